@@ -1,10 +1,10 @@
 /* graphs.h - random programs of queues and timelines beside a model of the contract (test_graphs.c)
 
-   A graph is a number of steps, all of them drawn from one seed, or from the bytes of a fuzzer: commits, submissions, markers, signals of the host,
-   discards, cancelled work, and ends on the GPU, one at a time, on the manual clock. After each step the model below
-   says what the contract allows: which work Metal has got by now and in which order, which tickets have ended and
-   how, what each timeline shows, what is on record, and which callbacks have become due. gpusync has to agree with
-   all of it.
+   A graph is a number of steps, all of them drawn from one seed, or from the bytes of a fuzzer: commits, submissions,
+   markers, signals of the host, discards, cancelled work, and ends on the GPU, one at a time, on the manual clock. After
+   each step the model below says what the contract allows: which work Metal has got by now and in which order, which
+   tickets have ended and how, what each timeline shows, what is on record, and which callbacks have become due. gpusync
+   has to agree with all of it.
 
    The model is written from the contract, and knows nothing of how gpusync works: no lists, no locks, no references.
    It goes through all work again and again until nothing moves.
@@ -315,8 +315,9 @@ static void set_aside(graph *g)
 
 static const char *const state_names[] = {"open", "gone", "held", "sent", "over", "settled"};
 
-#define wrong(g, ...) \
-    (set_aside(g), fprintf(stderr, "\n%s", graph_tells ? "" : (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), end_wrong(g, __FILE__, __LINE__))
+#define wrong(g, ...)                                                                                             \
+    (set_aside(g), fprintf(stderr, "\n%s", graph_tells ? "" : (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), \
+     end_wrong(g, __FILE__, __LINE__))
 static void end_wrong(graph *g, const char *file, int line)
 {
     int i;
@@ -674,8 +675,7 @@ static void model_fail_timeline(graph *g, int timeline, results failure, uint64_
         if (model_sent(&g->work[i]) && g->work[i].ended && g->work[i].rank == value && value > t->reached &&
             signals_timeline(&g->work[i], timeline))
             t->reached = value;
-    if (t->others && result < 0 && value > t->reached && value < below &&
-        value < model_lowest_sent(g, timeline))
+    if (t->others && result < 0 && value > t->reached && value < below && value < model_lowest_sent(g, timeline))
         t->reached = value; /* seen on the event within this step */
     t->failure = result < 0 ? RESULT(result) : failure;
     t->causes = failure;

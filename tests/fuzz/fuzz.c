@@ -1,10 +1,10 @@
 /* fuzz.c - bytes to a program of graphs.h, which the model judges: see fuzz.sh
 
-   The first byte is the kind of the program, the others are its choices, in the order in which they are drawn. What the
-   model does not agree with ends the process, as a sanitizer's finding does: libFuzzer keeps the input then. But the model
-   does not try each order of failures within one step (see graphs.h), and a fuzzer finds those that it does not try. So
-   programs of the kinds with failures are set aside there, and are judged by sanitizers, assertions, and the counts of
-   objects and memory at their end alone.
+   The first byte is the kind of the program, the others are its choices, in the order in which they are drawn. What
+   the model does not agree with ends the process, as a sanitizer's finding does: libFuzzer keeps the input then. But
+   the model does not try each order of failures within one step (see graphs.h), and a fuzzer finds those that it does
+   not try. So a program of a kind with failures is set aside there: it is judged by sanitizers, assertions, and the
+   counts of objects and memory at its end alone.
    FUZZ_TELL=1 prints each step as it is made. */
 #include "graphs.h"
 
@@ -44,8 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* libFuzzer's own changes are small, and begin with nothing. Every fourth input goes on at random from some byte on, or is
-   new: so there are long programs of all kinds at once, and those with an interesting beginning have many ends. */
+/* libFuzzer's own changes are small, and begin with nothing. Every fourth input goes on at random from some byte on, or
+   is new: so there are long programs of all kinds at once, and those with an interesting beginning have many ends. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
 {
     unsigned draw = seed * 2654435761u | 1u;

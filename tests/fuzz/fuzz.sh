@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # fuzz.sh - libFuzzer draws the random programs of graphs.h, and their model judges them
 #
-# A process for each core looks for an input that fails, from nothing, for TIME seconds (60). Each has inputs and a seed of
-# its own. An input that fails is kept, and the command that runs it again is printed.
+# A process for each core looks for an input that fails, from nothing, for TIME seconds (60). Each has inputs and a seed
+# of its own. An input that fails is kept, and the command that runs it again is printed.
 #
 # TIME    seconds
 # SEED    of the first process (1); the next ones have those behind it
@@ -65,7 +65,8 @@ done
 for i in "${!processes[@]}"; do
     if wait "${processes[i]}"; then
         passed=$((passed + 1))
-        sed -n "s,^stat::number_of_executed_units: *,seed $((seed + i)): programs: ,p; s,^set aside,    &,p" "$out/$i.log"
+        sed -n "s,^stat::number_of_executed_units: *,seed $((seed + i)): programs: ,p; s,^set aside,    &,p" \
+            "$out/$i.log"
     else
         failed=$((failed + 1))
         echo "FAILED: seed $((seed + i)), after $(grep -ac '^#' "$out/$i.log") reports of libFuzzer"

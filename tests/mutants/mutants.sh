@@ -3,10 +3,10 @@
 #
 #   tests/mutants/mutants.sh [NUMBER...]    default: all
 #
-# plant.pl puts all faults into one copy of the header, and MUTANT chooses one. So each named program is built once: most
-# with another implementation.o alone, at -O0. Without a fault each has to be green. A fault is seen when a program is
-# red, or does not end in thrice the time that it takes without a fault, and ten seconds more; each of the named programs
-# has to see it. Where they are "?", all of TESTS run until one sees the fault: so a new fault finds its programs.
+# plant.pl puts all faults into one copy of the header, and MUTANT chooses one. So each named program is built once,
+# most with another implementation.o alone, at -O0. Without a fault each has to be green. A fault is seen when a program
+# is red, or does not end in thrice the time that it takes without a fault, and ten seconds more; each of the named
+# programs has to see it. Where "?" stands, all of TESTS run until one sees the fault: a new fault finds its program.
 #
 # CC BUILD SOFTMETAL_LINK   as make has them; BUILD/tests has the objects of all programs
 # TESTS                     the programs for "?"
@@ -64,7 +64,7 @@ green() {
 
 # --plant NUMBER PROGRAM...: a line that begins with "seen" or "NOT SEEN"
 plant() {
-    local n=$1 begun=$SECONDS program any= names
+    local n=$1 begun=$SECONDS program any='' names
     shift
     names=$*
     # shellcheck disable=SC2086 # a list of words
