@@ -109,18 +109,19 @@ static void a_full_queue_blocks_the_next_buffer(void **state)
 {
     stage *s = *state;
     void *queue = s->n.queue = mine(metal_queue_new(s->device, 1)), *first = on_completed(buffer_in(queue), &s->n, 1);
+    const unsigned count = s->clock == SOFTMETAL_MANUAL ? 1 : 2;
     pthread_t threads[2];
     s->n.gated = true;
     metal_commit(first);
     if (s->clock == SOFTMETAL_MANUAL) softmetal_complete(first), softmetal_begin_handler(first, 0);
     assert_false(softmetal_await_blocked(queue, 1, MS(1)));
-    for (unsigned k = 0; k < 2; k++) {
+    for (unsigned k = 0; k < count; k++) {
         threads[k] = begin_thread(take_and_drop, s);
         assert_true(softmetal_await_blocked(queue, k + 1, SECONDS(20)));
     }
-    assert_true(softmetal_blocked(queue) == 2 && softmetal_outstanding(queue) == 1 && GET(&s->n.found[0]) == 0);
+    assert_true(softmetal_blocked(queue) == count && softmetal_outstanding(queue) == 1 && GET(&s->n.found[0]) == 0);
     PUT(&s->n.open, 1);
-    for (unsigned k = 0; k < 2; k++)
+    for (unsigned k = 0; k < count; k++)
         pthread_join(threads[k], NULL);
     if (s->clock == SOFTMETAL_MANUAL) softmetal_finish(first);
     assert_true(softmetal_blocked(queue) == 0 && softmetal_outstanding(queue) == 0);
@@ -333,6 +334,25 @@ static void set_chaos(unsigned fail, unsigned late, unsigned overlap)
     softmetal_set_chaos(&(softmetal_chaos){fail, late, overlap});
 }
 static void note_class(void *context) { *(unsigned *)context = softmetal_dispatch_qos(NULL); }
+/* The handlers of a late buffer have 2 ms to be overtaken in: now and then the machine is too busy. */
+static bool is_overtaken(stage *s)
+{
+    for (int i = 0; i < 200; i++) {
+        void *late = on_completed(buffer_in(s->queue), &s->n, 1), *next = on_completed(buffer_in(s->queue), &s->n, 2);
+        s->n.count = 0;
+        set_chaos(0, 1000, 0);
+        metal_commit(late);
+        set_chaos(0, 0, 0);
+        hanging(next);
+        while (metal_status(late) < COMPLETED)
+            sched_yield();
+        softmetal_unhang(next);
+        metal_wait_until_completed(late);
+        metal_wait_until_completed(next);
+        if (s->n.order[0] == 2) return true;
+    }
+    return false;
+}
 static unsigned class_in_function(unsigned qos_class)
 {
     unsigned found = 0;
@@ -488,9 +508,7 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("times are the machine's", REAL, seconds = (double)now_ns() / 1e9; run(s, b), metal_gpu_start(b) >= seconds)     \
     X("... or the test's", REAL, softmetal_set_gpu_clock(test_clock); run(s, b), metal_gpu_end(b) == 7)                \
     X("chance fails", MANUAL, set_chaos(1000, 0, 0), code_of(error_of(s, b)) == 1)                                     \
-    X("chance delays handlers", REAL, set_chaos(0, 1000, 0); hanging(on_completed(b, n, 1)); \
-      set_chaos(0, 0, 0); committed(on_completed(f, n, 2)); softmetal_unhang(b); metal_wait_until_completed(b),        \
-      n->order[0] == 2)                                                                                                \
+    X("chance delays handlers", REAL, , is_overtaken(s))                                                               \
     X("chance overlaps", REAL, hanging(b); set_chaos(0, 0, 1000); run(s, c), metal_status(b) < COMPLETED &&            \
       (softmetal_unhang(b), true))                                                                                     \
     X("... but not what shares memory", REAL, hanging(fill(b, m, 1)); set_chaos(0, 0, 1000); committed(fill(f, m, 2)); \
@@ -631,8 +649,10 @@ static void drawables_are_shown_at_pictures_of_the_display(void **state)
     drawables[0] = present(s, layer, 0, "presentDrawable:", 0);
     drawables[1] = present(s, layer, 1, "presentDrawable:atTime:", shown_at(drawables[0]) + 0.05);
     drawables[2] = present(s, layer, 2, "presentDrawable:afterMinimumDuration:", 0.05);
-    for (int i = 0; i < 2; i++) /* the next of 60 pictures in a second, or, on a busy machine, a later one */
-        assert_true(shown_at(drawables[i + 1]) - shown_at(drawables[i]) > 0.0499);
+    for (int i = 0; i < 3; i++) { /* one of 60 pictures in a second */
+        uint64_t off = ((uint64_t)(shown_at(drawables[i]) * 1e9) + 1000) % 16666667;
+        assert_true(off < 2000 && (i == 0 || shown_at(drawables[i]) - shown_at(drawables[i - 1]) > 0.0499));
+    }
 }
 
 static stage *hooked;
@@ -818,6 +838,15 @@ static void *count_under_lock(void *argument)
     return NULL;
 }
 
+static void *take_once(void *argument)
+{
+    tally *t = argument;
+    os_unfair_lock_lock(&t->lock);
+    COUNT(&t->count);
+    os_unfair_lock_unlock(&t->lock);
+    return NULL;
+}
+
 static void one_thread_at_a_time_has_a_lock(void **state)
 {
     tally t = {.lock = 0};
@@ -828,6 +857,14 @@ static void one_thread_at_a_time_has_a_lock(void **state)
     for (unsigned i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     assert_true(t.count == 4 * (100000 / SLOW) && t.lock == 0);
+    os_unfair_lock_lock(&t.lock);
+    for (unsigned i = 0; i < 4; i++)
+        threads[i] = begin_thread(take_once, &t);
+    sleep_ms(20); /* by then all of them sleep */
+    os_unfair_lock_unlock(&t.lock);
+    assert_true(comes_to(&t.count, 4 * (100000 / SLOW) + 4));
+    for (unsigned i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
 }
 
 /* -- quirks ------------------------------------------------------------------------------------------------------- */

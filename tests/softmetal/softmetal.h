@@ -19,8 +19,7 @@
      >>layer      CAMetalLayer, its drawables, and when they are shown
      >>kernel     what a compute "kernel" does and how long it takes
      >>metal4     Metal 4: each commit is a run, and a run is stepped and failed as a command buffer is
-     >>count      live objects, buffers in flight
- */
+     >>count      live objects, buffers in flight */
 #ifndef SOFTMETAL_H
 #define SOFTMETAL_H
 
@@ -322,8 +321,9 @@ void softmetal_hide_class(const char *name);
 
 /* ------------------------------------------------------------------------- >>dispatch --
    softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
-   dispatch_get_global_queue, dispatch_async_f, dispatch_retain and dispatch_release; and dispatch_after_f, which counts
-   the timer and dispatches at once: there is no clock for one.
+   dispatch_get_global_queue, dispatch_async_f, dispatch_retain and dispatch_release. dispatch_after_f counts the timer
+   and dispatches its function at once: gpusync arms none.
+
    Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must
    leave none open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
    release; giving it more then is an error. softmetal_live counts a queue until that release.

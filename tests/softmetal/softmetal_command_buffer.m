@@ -12,7 +12,6 @@
 #import "softmetal_internal.h"
 #include <objc/runtime.h>
 #include <stdlib.h>
-#include <string.h>
 
 static double (*gpu_clock)(void);
 

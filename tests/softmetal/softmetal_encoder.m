@@ -56,7 +56,6 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address)
 SM_HAS_LABEL
 - (void)dealloc
 {
-    SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "buffer %p", (void *)self);
     forget_address(self);
     free(bytes);
     [label release];

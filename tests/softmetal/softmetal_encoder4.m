@@ -64,7 +64,6 @@ SM_HAS_LABEL
 
 - (void)dealloc
 {
-    SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "command buffer %p", (void *)self);
     SM_REQUIRE(!encoder, ENCODER_NOT_ENDED, "%p", (void *)self);
     if (state == SM_STATE4_RECORDING) allocator->recorder = nil;
     sm_recording_clear(&recorded);
@@ -93,7 +92,6 @@ SM_HAS_LABEL
 
 - (void)dealloc
 {
-    SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "allocator %p", (void *)self);
     SM_REQUIRE(!recorder, DESTROYED_IN_USE, "allocator %p: a buffer records into it", (void *)self);
     [label release];
     [device release];

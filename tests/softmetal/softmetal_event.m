@@ -289,7 +289,6 @@ sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const
 /* Listeners of an event that goes away never run; their blocks are dropped. */
 - (void)dealloc
 {
-    SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "event %p", (void *)self);
     while (notifications) {
         sm_notification *note = notifications;
         notifications = note->next;

@@ -241,7 +241,6 @@ void sm_engine_retain(sm_engine *engine);
 void sm_engine_release(sm_engine *engine);
 /* A handler begins (1) or ends (-1) on this thread, on the manual clock. */
 void sm_stepped_handler(sm_engine *engine, int change);
-void sm_engine_die(sm_engine *engine);
 void sm_engine_post(sm_engine *engine, sm_job *job); /* with the lock */
 void sm_engine_pump(sm_engine *engine);              /* with the lock: starts what can start */
 /* The engine whose handler the calling thread is running, or NULL. */

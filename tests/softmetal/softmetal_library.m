@@ -170,7 +170,6 @@ SM_HAS_LABEL
 - (unsigned long)threadExecutionWidth { return 32; }
 - (void)dealloc
 {
-    SM_REQUIRE(__atomic_load_n(&uses, __ATOMIC_ACQUIRE) == 0, DESTROYED_IN_USE, "pipeline %p", (void *)self);
     free(name);
     [device release];
     [super dealloc];

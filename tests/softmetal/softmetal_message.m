@@ -5,7 +5,6 @@
 #import "softmetal_internal.h"
 #include <dlfcn.h>
 #include <objc/runtime.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* -------------------------------------------------------------------- hidden selectors -- */

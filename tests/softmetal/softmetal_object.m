@@ -144,7 +144,11 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector)
 {
     long before = __atomic_fetch_sub(&refs, 1, __ATOMIC_ACQ_REL);
     SM_REQUIRE(before > 0, OVER_RELEASE, "release of %p, a %s", (void *)self, object_getClassName(self));
-    if (before == 1) [self dealloc];
+    if (before > 1) return;
+    long needed = __atomic_load_n(&uses, __ATOMIC_ACQUIRE);
+    SM_REQUIRE(needed == 0, DESTROYED_IN_USE, "%p, a %s, is named by %ld", (void *)self, object_getClassName(self),
+               needed);
+    [self dealloc];
 }
 
 - (id)autorelease
@@ -163,9 +167,6 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector)
 #pragma clang diagnostic ignored "-Wobjc-missing-super-calls"
 - (void)dealloc
 {
-    long needed = __atomic_load_n(&uses, __ATOMIC_ACQUIRE);
-    SM_REQUIRE(needed == 0, DESTROYED_IN_USE, "%p, a %s, is named by %ld", (void *)self, object_getClassName(self),
-               needed);
     sm_count([[self class] softmetalKind], -1);
     become_zombie(self);
 }

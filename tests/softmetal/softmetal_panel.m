@@ -1,6 +1,5 @@
 /* softmetal_panel.m - settings, faults, the list of engines, settle and reset */
 #import "softmetal_internal.h"
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -250,7 +250,7 @@ void sm_engine_release(sm_engine *engine)
     free(engine);
 }
 
-void sm_engine_die(sm_engine *engine)
+static void engine_die(sm_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
     engine->dying = true;
@@ -311,7 +311,7 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
 
 - (void)dealloc
 {
-    sm_engine_die(engine);
+    engine_die(engine);
     [label release];
     [device release];
     [super dealloc];
