@@ -285,7 +285,7 @@ extern "C" {
     X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */                  \
     X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
     X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where no call may wait or destroy")                           \
-    X(ERROR_IN_USE, -18, "the device still has queues, timelines or warm-ups")                                     \
+    X(ERROR_IN_USE, -18, "the device still has objects, or work that goes on")                                     \
     X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled already, or out of range")             \
     X(ERROR_QUEUE_FULL, -20, "the queue has no room for another command buffer")                                   \
     X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
@@ -1020,7 +1020,8 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
               wait delays all later work of the queue, UNORDERED work too. When a wait takes too long Metal gives it up
               and runs the work. If the value is still not reached at the feedback, the ticket fails with
               GPUSYNC_FAILURE_GPU_TIMEOUT; a value reached meanwhile hides that. With HOST_SYNC the host waits; a
-              submission without command buffers is HOST_SYNC.
+              submission without command buffers is HOST_SYNC. Where a submission waits for a timeline and signals it,
+              the host signals.
    ERROR_UNSUPPORTED  gpusync_command_buffer_create, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit_marker;
               on either kind of queue a command buffer of the other kind. */
 
@@ -1768,7 +1769,7 @@ struct gpusync_queue {
     const gpusync_spin *spin;
     uint32_t limit, log_size;
     bool imported, sticky, metal4, encoder_status;
-    gpusync_timeline *passed; /* of Metal 4: the tickets behind which the queue has made its signals */
+    gpusync_timeline *passed; /* of Metal 4: how much work with signals, in the order of sending, has made them */
     void *known;              /* the class of a command buffer that fits the queue. Atomic */
     uint64_t bad;             /* the highest ticket that failed. Read without the lock */
     bool untold;              /* no wait for everything has told of some failure. Read without the lock */
@@ -2496,7 +2497,7 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
     gpusync__lock(dev);
     *dev->targets_end = t;
     dev->targets_end = &t->next;
-    dev->objects++;
+    dev->objects += !(kind == GPUSYNC__TIMELINE && gpusync__timeline_of(t)->hidden);
     t->number = ++dev->made;
     gpusync__unlock(dev);
     return GPUSYNC_OK;
@@ -3511,9 +3512,10 @@ GPUSYNC__APART void gpusync__await_signals(gpusync_queue *q, gpusync__work *w)
     const gpusync__link *link = w->links;
     while (link && !(link->signal && link->encoded))
         link = link->next;
-    w->turn.number = w->ticket;
-    if (link)
-        gpusync__insert(&q->passed->target.entries, &w->turn);
+    if (!link)
+        return;
+    w->turn.number = ++q->passed->sent; /* UNORDERED work is not sent in the order of tickets */
+    gpusync__insert(&q->passed->target.entries, &w->turn);
 }
 
 /* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
@@ -3552,7 +3554,7 @@ static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_ti
 GPUSYNC__APART void gpusync__send_work4(gpusync__work *w, gpusync__handler *h)
 {
     const gpusync_queue *q = w->queue;
-    bool signals = w->turn.next != NULL;
+    uint64_t turn = w->turn.next ? w->turn.number : 0; /* 0: no signals */
     h->work = w;
     h->index = w->first;
     for (const gpusync__link *link = w->links; link; link = link->next)
@@ -3561,11 +3563,11 @@ GPUSYNC__APART void gpusync__send_work4(gpusync__work *w, gpusync__handler *h)
     gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, h);
     GPUSYNC__WITH(void, void *const *, unsigned long, void *)
     (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
-    for (const gpusync__link *link = signals ? w->links : NULL; link; link = link->next)
+    for (const gpusync__link *link = turn ? w->links : NULL; link; link = link->next)
         if (link->encoded && link->signal)
             gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->entry.number);
-    if (signals)
-        gpusync__operate(q, gpusync__sel.signalEvent, q->passed, w->ticket);
+    if (turn)
+        gpusync__operate(q, gpusync__sel.signalEvent, q->passed, turn);
 }
 
 /* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
@@ -5747,7 +5749,17 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
    in one behind. It takes over the open work of the program's buffers when it enters, and gives that back if it is
    refused. */
 
-/* Adds waits or signals. *needed: one of them is for the GPU. */
+/* Whether the GPU waits for the timeline in front of the work. */
+static bool gpusync__waits_on_gpu(const gpusync__work *w, const gpusync_timeline *t)
+{
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->encoded && !link->signal && link->target == &t->target)
+            return true;
+    return false;
+}
+
+/* Adds waits or signals. *needed: one of them is for the GPU. On a queue of Metal 4 the host signals what the work also
+   waits for: else the event of a wait that was cut would show more than its value at the feedback, gpusync__was_cut. */
 static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submission *s, bool signal, bool *needed)
 {
     const gpusync_point *points = signal ? s->signals : s->waits;
@@ -5758,7 +5770,8 @@ static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submiss
     if (count && !points)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     for (size_t i = 0; i < count; i++) {
-        gpusync_result result = gpusync__add_link(w, &points[i], signal, encoded, &link);
+        bool by_host = signal && w->queue->metal4 && points[i].timeline && gpusync__waits_on_gpu(w, points[i].timeline);
+        gpusync_result result = gpusync__add_link(w, &points[i], signal, encoded && !by_host, &link);
         if (result != GPUSYNC_OK)
             return result;
         *needed |= link && link->encoded;
@@ -5926,24 +5939,17 @@ static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *de
     return t->event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
-                                                   gpusync_timeline **out)
+/* hidden: it is a queue's own, and no object of the program's. */
+static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusync_timeline_desc *desc, bool hidden,
+                                             gpusync_timeline **out)
 {
-    static const gpusync_timeline_desc plain = {0, NULL, NULL, false, false};
-    if (out)
-        *out = NULL;
-    if (!device || !out)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!desc)
-        desc = &plain;
-    if (!desc->shared_event && desc->initial_value > GPUSYNC_MAX_VALUE)
-        return GPUSYNC_ERROR_NOT_RISING;
     gpusync_timeline *t = (gpusync_timeline *)gpusync__zeroed(sizeof *t);
     if (!t)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     t->imported = desc->shared_event != NULL;
     t->outside = t->imported || desc->signalled_by_others;
     t->order_only = desc->order_only;
+    t->hidden = hidden;
     gpusync__ring_init(&t->signals);
     gpusync__copy_label(t->target.label, sizeof t->target.label, desc->label);
     t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
@@ -5964,6 +5970,21 @@ GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const
     gpusync__look_at_event(t);
     *out = t;
     return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                                   gpusync_timeline **out)
+{
+    static const gpusync_timeline_desc plain = {0, NULL, NULL, false, false};
+    if (out)
+        *out = NULL;
+    if (!device || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc)
+        desc = &plain;
+    if (!desc->shared_event && desc->initial_value > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
+    return gpusync__timeline_make(device, desc, false, out);
 }
 
 GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
@@ -6408,16 +6429,6 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     }
 }
 
-/* The timeline is a queue's own: it is no object of the program's that the device counts. */
-static void gpusync__hide(gpusync_timeline *t)
-{
-    gpusync_device *dev = t->target.device;
-    gpusync__lock(dev);
-    t->hidden = true;
-    dev->objects--;
-    gpusync__unlock(dev);
-}
-
 GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
                                                 gpusync_queue **out)
 {
@@ -6441,11 +6452,9 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
         gpusync__pool_pop(pool);
     }
     if (result == GPUSYNC_OK && q->metal4)
-        result = gpusync_timeline_create(dev, &own, &q->passed);
+        result = gpusync__timeline_make(dev, &own, true, &q->passed);
     if (result == GPUSYNC_OK)
         result = gpusync__target_begin(&q->target, dev, GPUSYNC__QUEUE);
-    if (q->passed)
-        gpusync__hide(q->passed);
     if (result == GPUSYNC_OK) {
         *out = q;
         return result;

@@ -936,6 +936,25 @@ static void test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value(void
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }
 
+/* The work signals what it waits for: its own signal must not pass for the value that did not come. */
+static void test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_given_up(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_queue *plain = add_queue(s, 1, NULL);
+    void *reader = new_buffer(s->q[0]), *writer = new_buffer(plain);
+    gpusync_ticket ticket;
+    encode_signal(plain, writer, at(s->t[0], 1));
+    commit(plain, writer);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), SIGNALS(at(s->t[0], 2)));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    softmetal_time_out(reader);
+    assert_true(finish_next(s->q[0]));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
+    assert_true(finish_next(plain));
+    assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
+}
+
 /* -- times, and feedback that is lost ------------------------------------------------------------------------------ */
 
 static double gpu_seconds = 0;
@@ -1271,6 +1290,28 @@ static void test_R29_a_late_signal_takes_no_failure_back(void **state)
     }
 }
 
+/* UNORDERED work goes to Metal before a ticket below it: its signals do not stand for those of that ticket. */
+static void test_R29_signals_of_work_that_passed_let_nothing_go(void **state)
+{
+    stage *s = stage_of(state);
+    void *held = new_buffer(s->q[0]);
+    gpusync_ticket ticket;
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)));
+    ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[2], 1)), .flags = UNORDERED);
+    assert_true(finish_next(s->q[0]));
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    set_quirk(QUIRK(signals_late), true);
+    signal_value(s->t[0], 1);
+    assert_true(finish_next(s->q[0]));
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(softmetal_retain_count(held), 2); /* the queue has not signalled behind it */
+    set_quirk(QUIRK(signals_late), false);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_int_equal(softmetal_retain_count(held), 1);
+}
+
 /* Several frames in flight signal several timelines: what each uses goes in the order of the queue's signals. */
 static void test_R29_what_many_signals_use_goes_in_their_order(void **state)
 {
@@ -1290,7 +1331,7 @@ static void test_R29_what_many_signals_use_goes_in_their_order(void **state)
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
     assert_int_equal(value_of(s->t[3]), FRAMES);
     for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 ? 2 : 1);
-    metal_event_signal(softmetal_last_signalled(s->metal[0]), 2); /* as if the queue had come so far */
+    metal_event_signal(softmetal_last_signalled(s->metal[0]), 1); /* as if the queue had come so far */
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 && i > 1 ? 2 : 1);
     set_quirk(QUIRK(signals_late), false);
@@ -1530,6 +1571,9 @@ int main(void)
         on_stage_with(test_R29_values_are_right_though_signals_overtake_each_other, .mixed = true, .queues = 2,
                       .timelines = 2, .real = true, .threads = true),
         on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true, .timelines = 4),
+        on_stage_with(test_R29_signals_of_work_that_passed_let_nothing_go, .metal4 = true, .timelines = 3),
+        on_stage_with(test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_given_up, .metal4 = true,
+                      .timelines = 1),
         on_stage_with(test_R29_a_late_signal_lowers_no_event, .mixed = true, .queues = 3, .timelines = 1),
         on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queues = 3),
         cmocka_unit_test(test_R29_a_look_finds_that_the_signals_are_made),
