@@ -1,10 +1,10 @@
 /* graphs.h - random programs of queues and timelines beside a model of the contract (test_graphs.c)
 
    A graph is a number of steps, all of them drawn from one seed, or from the bytes of a fuzzer: commits, submissions,
-   markers, signals of the host, discards, cancelled work, and ends on the GPU, one at a time, on the manual clock. After
-   each step the model below says what the contract allows: which work Metal has got by now and in which order, which
-   tickets have ended and how, what each timeline shows, what is on record, and which callbacks have become due. gpusync
-   has to agree with all of it.
+   markers, signals of the host, discards, cancelled work, and ends on the GPU, one at a time, on the manual clock.
+   After each step the model below says what the contract allows: which work Metal has got by now and in which order,
+   which tickets have ended and how, what each timeline shows, what is on record, and which callbacks have become due.
+   gpusync has to agree with all of it.
 
    The model is written from the contract, and knows nothing of how gpusync works: no lists, no locks, no references.
    It goes through all work again and again until nothing moves.
