@@ -441,9 +441,9 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
       softmetal_finish_queue(q), n->count == 2 && n->order[0] == 1)                                                    \
     X("reset loses what is not stepped", MANUAL, completed(on_completed(b, n, 1)); softmetal_reset(), n->count == 0 && \
       n->disposed == 1)                                                                                                \
-    X("reset ends quirks and timing", REAL, softmetal_set_quirks(&(softmetal_quirks){.any_function = true});           \
+    X("reset ends quirks and timing", REAL, softmetal_set_quirks(&(softmetal_quirks){.falling_events = true});           \
       set_watchdog(1); softmetal_reset(); softmetal_get_quirks(&quirks); softmetal_get_timing(&timing),                \
-      !quirks.any_function && timing.watchdog_ns == SECONDS(5))                                                        \
+      !quirks.falling_events && timing.watchdog_ns == SECONDS(5))                                                        \
     X("fills and copies stay in their range", REAL, run(s, copying(b, m, memory_new(d, 4))),                           \
       !memcmp(bytes_of(m), "\0\7\7\0", 4))                                                                             \
     X("work keeps the queue's order", REAL, metal_enqueue(fill(b, m, 1)); committed(fill(f, m, 2)); run(s, b);         \
@@ -483,9 +483,8 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
       code_is(error_of(s, failing(c, 2)), 2, SOFTMETAL_TIMEOUT))                                                       \
     X("... or none", MANUAL, , code_is(error_of(s, failing(b, 12)), 12, -1))                                           \
     X("an error may be of any domain", MANUAL, softmetal_fail(b, "own", 2, "text"), code_is(error_of(s, b), 2, -1))    \
-    X("the next ones fail by code", MANUAL, softmetal_fail_next(2, 9), code_is(error_of(s, b), 9, 9) &&                \
-      code_is(error_of(s, c), 9, 9) && !error_of(s, f))                                                                \
-    X("... by number", MANUAL, softmetal_fail_next_as(1, SOFTMETAL_HANG), code_is(error_of(s, b), 2, SOFTMETAL_HANG))  \
+    X("the next ones fail", MANUAL, softmetal_fail_next_as(2, SOFTMETAL_HANG), code_is(error_of(s, b), 2, SOFTMETAL_HANG) && \
+      code_is(error_of(s, c), 2, SOFTMETAL_HANG) && !error_of(s, f)) \
     X("the watchdog ends a wait", REAL, wait_in_vain(s, b, e, e), code_of(metal_get(b, "error")) == 2)                 \
     X("... by hand", MANUAL, signalling(b, e, 0); wait_in_vain(s, b, e, e), code_is(metal_get(b, "error"), 2, 2) &&    \
       metal_event_value(e) == 0 && !error_of(s, c))                                                                    \
@@ -609,50 +608,24 @@ static unsigned char pixel_of(void *drawable, unsigned long x, unsigned long y)
          "getBytes:bytesPerRow:fromRegion:mipmapLevel:", pixel, 4ul, ((region){{x, y, 0}, {1, 1, 1}}), 0ul);
     return pixel[0];
 }
-static double shown_at(void *drawable) { return METAL__AS0(double)(drawable, metal__sel("presentedTime")); }
-static double screen(void *user, void *drawable, double seconds)
-{
-    (void)drawable;
-    unsigned shown = COUNT((unsigned *)user);
-    return shown == 2 ? 0 : shown == 3 ? -1 : seconds;
-}
-/* A drawable that the buffer of its own presents, with a time where the message takes one. */
-static void *present(stage *s, void *layer, int number, const char *message, double seconds)
-{
-    void *drawable = metal_next_drawable(layer), *buffer = buffer_in(s->queue), *memory = memory_new(s->device, 16);
-    void *blit = metal_get(buffer, "blitCommandEncoder");
-    block b = stack_block(&s->n, number, NULL);
-    bytes_of(memory)[12] = 77;
-    metal_copy_to_drawable(blit, memory, 2, 2, drawable);
-    metal_do(blit, "endEncoding");
-    SEND(void, (ID, void *), drawable, "addPresentedHandler:", &b);
-    SEND(void, (ID, void *, double), buffer, message, drawable, seconds);
-    run(s, buffer);
-    return drawable;
-}
-
-static void drawables_are_shown_at_pictures_of_the_display(void **state)
+static void a_layer_has_three_drawables(void **state)
 {
     stage *s = *state;
-    void *layer = layer_of(s, 2), *pool = metal_pool_push(), *drawables[3];
-    unsigned shown = 0;
-    softmetal_set_screen(screen, &shown);
-    for (int i = 0; i < 3; i++)
-        drawables[i] = present(s, layer, i, "presentDrawable:", 0);
-    assert_true(pixel_of(drawables[0], 1, 1) == 77 && pixel_of(drawables[0], 0, 1) == 0);
-    ORDER(&s->n, 0, 1); /* the third one's never runs */
-    assert_true(shown_at(drawables[0]) > 0 && shown_at(drawables[1]) == 0 && shown_at(drawables[2]) == 0);
+    void *layer = layer_of(s, 2), *memory = memory_new(s->device, 16), *pool = metal_pool_push(), *drawable = NULL;
+    bytes_of(memory)[12] = 77;
+    for (int i = 0; i < 3; i++) {
+        void *buffer = buffer_in(s->queue), *blit = metal_get(buffer, "blitCommandEncoder");
+        drawable = metal_next_drawable(layer);
+        metal_copy_to_drawable(blit, memory, 2, 2, drawable);
+        metal_do(blit, "endEncoding");
+        metal_present(buffer, drawable);
+        run(s, buffer);
+    }
+    assert_true(pixel_of(drawable, 1, 1) == 77 && pixel_of(drawable, 0, 1) == 0);
     assert_null(metal_next_drawable(layer)); /* after a second: all three are in use */
     metal_pool_pop(pool);
+    assert_non_null(metal_next_drawable(layer));
     assert_null(metal_next_drawable(layer_of(s, 0)));
-    softmetal_set_screen(NULL, NULL);
-    drawables[0] = present(s, layer, 0, "presentDrawable:", 0);
-    drawables[1] = present(s, layer, 1, "presentDrawable:atTime:", shown_at(drawables[0]) + 0.05);
-    drawables[2] = present(s, layer, 2, "presentDrawable:afterMinimumDuration:", 0.05);
-    for (int i = 0; i < 3; i++) { /* one of 60 pictures in a second */
-        uint64_t off = ((uint64_t)(shown_at(drawables[i]) * 1e9) + 1000) % 16666667;
-        assert_true(off < 2000 && (i == 0 || shown_at(drawables[i]) - shown_at(drawables[i - 1]) > 0.0499));
-    }
 }
 
 static stage *hooked;
@@ -673,7 +646,7 @@ static void hooks_and_counters_see_the_programs_messages(void **state)
 {
     stage *s = hooked = *state;
     void *event = event_new(s->device), *buffer = s->n.object = buffer_in(s->queue);
-    uint64_t all = softmetal_messages(), own = softmetal_thread_messages();
+    uint64_t all = softmetal_messages();
     saw[0] = 0;
     softmetal_set_message_hook(hook, s);
     (void)metal_status(buffer);
@@ -685,7 +658,7 @@ static void hooks_and_counters_see_the_programs_messages(void **state)
     assert_string_equal(saw, "<status >status <commit >commit <signaledValue >signaledValue <setSignaledValue: "
                              ">setSignaledValue: <hash ");
     assert_true(softmetal_message_count("commit") == 1 && softmetal_message_count("status") == 1 + 9); /* of the hook */
-    assert_true(softmetal_messages() - all == 5 + 9 && softmetal_thread_messages() - own == 5 + 9);
+    assert_int_equal(softmetal_messages() - all, 5 + 9);
     saw[0] = 0;
     softmetal_before = note_before;
     void *pool = metal_pool_push();
@@ -873,11 +846,6 @@ static void *handled(stage *s, void (*does)(block *, void *))
 {
     return run(s, on_completed(on_completed_do(buffer_in(s->queue), &s->n, 1, does), &s->n, 2));
 }
-static void note_places(block *self, void *buffer)
-{
-    (void)buffer;
-    self->notes->found[0] = softmetal_outstanding(self->notes->queue);
-}
 static bool signals_while_it_hangs(void *buffer, void *event, bool with)
 {
     bool signals = reaches(event, 1, with ? 20000 : 20);
@@ -905,21 +873,6 @@ static unsigned long count_behind_status(void *buffer)
     metal_pool_pop(pool);
     return count;
 }
-/* Nanoseconds, at least, of an unlock when a thread may wait. */
-static uint64_t time_of_unlock(void)
-{
-    uint64_t least = UINT64_MAX;
-    for (int i = 0; i < 20; i++) {
-        uint32_t lock = 0;
-        os_unfair_lock_lock(&lock);
-        lock |= 1; /* linux_lock.m: a thread may be asleep */
-        uint64_t start = now_ns(), took;
-        os_unfair_lock_unlock(&lock);
-        took = now_ns() - start;
-        if (took < least) least = took;
-    }
-    return least;
-}
 /* In a process of its own: 101 listeners, or a second buffer of a queue for one, which else waits for its alarm. */
 enum { LISTENERS, PLACES };
 static int end_process(unsigned number)
@@ -941,35 +894,25 @@ static bool ends_the_process(unsigned what, bool with)
 }
 
 #define HANG_OF_IOACCEL "Caused GPU Hang Error (00000003:kIOAccelCommandBufferCallbackErrorHang)"
-/* b and c are buffers, c of unretained references, e and f events */
+/* b and c are buffers, c of unretained references, e is an event */
 #define QUIRKS(X)                                                                                                      \
     X(status_early, REAL, , status_behind_a_slow_handler(s) == COMPLETED)                                              \
     X(late_times, MANUAL, metal_commit(on_completed(b, &s->n, 1)); softmetal_complete(b), metal_gpu_end(b) == 0)       \
     X(status_after_handlers, MANUAL, handled(s, NULL), s->n.status == SCHEDULED)                                       \
     X(lost_handlers, MANUAL, handled(s, NULL), s->n.count == 0)                                                        \
-    X(wrapped_buffers, MANUAL, b = handled(s, NULL), s->n.given != b && s->n.status == COMPLETED)                      \
     X(deaf_listeners, REAL, listen(s, e, 1); metal_event_signal(e, 1), heard(s) == 0)                                  \
     X(deaf_to_everything, REAL, listen(s, e, 1); metal_encode_signal(b, e, 1); run(s, b),                              \
       heard(s) == 0 && (softmetal_tell_listeners(e), heard(s) == 1))                                                   \
     X(deaf_to_the_past, REAL, metal_event_signal(e, 1); listen(s, e, 1),                                               \
       heard(s) == 0 && (metal_event_signal(e, 2), heard(s) == 1))                                                      \
     X(refused_listeners, REAL, , ends_the_process(LISTENERS, with))                                                    \
-    X(deaf_device, REAL, metal_event_signal(e, 1); wait_in_vain(s, b, e, f), metal_status(b) == FAILED)                \
     X(falling_events, REAL, metal_event_signal(e, 5); metal_event_signal(e, 3), metal_event_value(e) == 3)             \
-    X(open_waits, REAL, wait_in_vain(s, b, e, f), metal_status(b) == COMPLETED)                                        \
-    X(early_signals, REAL, metal_encode_signal(b, e, 1), signals_while_it_hangs(hanging(b), e, with))                  \
     X(overtaking_signals, REAL, hanging(b); metal_encode_signal(c, e, 1); metal_commit(c),                             \
       signals_while_it_hangs(b, e, with))                                                                              \
-    X(signals_of_the_killed, MANUAL, wait_in_vain(s, b, e, f), metal_event_value(f) == 1)                              \
-    X(events_not_kept, MANUAL, waiting(b, e), softmetal_retain_count(e) == 1)                                          \
     X(handlers_backwards, REAL, handled(s, NULL), s->n.order[0] == 2)                                                  \
-    X(silent_dealloc, REAL, drop(s, false), s->n.count == 0)                                                           \
-    X(global_blocks_copied, MANUAL, metal_add_completed_handler(b, &global); run(s, b), s->n.self != &global)          \
     X(status_autoreleases, REAL, , count_behind_status(b) == 2)                                                        \
     X(uncommitted_are_free, REAL, , softmetal_outstanding(s->queue) == 0)                                              \
-    X(early_places, REAL, handled(s, note_places), s->n.found[0] == 2)                                                 \
     X(full_queue_aborts, REAL, , ends_the_process(PLACES, with))                                                       \
-    X(any_function, REAL, , function_of(library_of(s, "kernel void add("), "other"))                                   \
     X(bare_errors, MANUAL, , hang_says(s, "Caused GPU Hang Error"))                                                    \
     X(ioaccel_errors, MANUAL, , hang_says(s, HANG_OF_IOACCEL)) \
     X(ioaf_errors, MANUAL, , hang_says(s, "Caused GPU Hang Error (IOAF code 3)"))                                      \
@@ -977,14 +920,11 @@ static bool ends_the_process(unsigned what, bool with)
     X(null_encoder_info, MANUAL, , info(s) == ns_null())                                                               \
     X(empty_encoder_info, MANUAL, , metal_number(info(s), "count") == 0)                                               \
     X(alien_encoder_info, MANUAL, , object_at(info(s), 1) == ns_null())                                                \
-    X(bare_encoder_info, MANUAL, , !metal_get(object_at(info(s), 1), "label"))                                         \
-    X(late_unlock, REAL, , time_of_unlock() >= MS(1))
+    X(bare_encoder_info, MANUAL, , !metal_get(object_at(info(s), 1), "label"))
 
 static bool sees(stage *s, size_t row, bool with)
 {
-    static block global;
-    void *e = event_new(s->device), *f = event_new(s->device), *b = buffer_in(s->queue), *c = unretained_in(s->queue);
-    global = global_block(&s->n, 1, NULL);
+    void *e = event_new(s->device), *b = buffer_in(s->queue), *c = unretained_in(s->queue);
     QUIRKS(SEE_IN_TURN)
     (void)c;
     return false;
@@ -993,13 +933,9 @@ static bool sees(stage *s, size_t row, bool with)
 static void each_quirk_is_seen_with_it_and_not_without(void **state)
 {
     static const fact rows[] = {QUIRKS(ROW_OF_QUIRK)};
-    size_t count = LENGTH(rows);
     (void)state;
-#ifdef __APPLE__
-    count--; /* the lock is the system's */
-#endif
     assert_int_equal(LENGTH(rows), offsetof(softmetal_quirks, no_metal4_family));
-    assert_quirks(rows, count, 0, sees, stage_open);
+    assert_quirks(rows, LENGTH(rows), 0, sees, stage_open);
 }
 
 /* -- rules -------------------------------------------------------------------------------------------------------- */
@@ -1110,8 +1046,6 @@ static void *lock_it(void *lock)
     X("message-to-freed", metal_fill(blit_in(b), gone(metal_buffer_new(d, 4)), 0, 4, 1))                               \
     X("message-to-freed", pool = metal_pool_push(); on_completed_do(buffer_in(q), n, 1, retain_it);                    \
       metal_pool_pop(pool))                                                                                            \
-    X("message-to-freed", softmetal_set_quirks(&(softmetal_quirks){.wrapped_buffers = true});                          \
-      softmetal_finish(committed(on_completed(b, n, 1))); metal_status(n->given))                                      \
     X("message-to-freed", dispatch_async_f(released(), NULL, nothing))                                                 \
     X("pool-order", pool = metal_pool_push(); c = metal_pool_push(); metal_pool_pop(pool); metal_pool_pop(c))          \
     X("pool-order", dispatch_on(NULL, pool_in_function))                                                               \
@@ -1321,7 +1255,7 @@ int main(int count, char **arguments)
         on_manual(a_failed_buffer_does_what_comes_before_its_fault),
         on_real(the_nth_creation_fails),
         on_real(kernels_run),
-        on_real(drawables_are_shown_at_pictures_of_the_display),
+        on_real(a_layer_has_three_drawables),
         on_manual(hooks_and_counters_see_the_programs_messages),
         on_real(a_serial_queue_runs_one_function_at_a_time_in_order),
         on_real(queues_run_at_once_as_far_as_there_are_workers),

@@ -5,7 +5,6 @@
 #include "softmetal_internal.h"
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ThreadSanitizer finds locks that are taken in two orders when it is told that they are locks. */
@@ -68,20 +67,11 @@ bool os_unfair_lock_trylock(uint32_t *lock)
     return taken;
 }
 
-/* Apple's lock does not do that, gpusync relies on it, and the quirk is there to see what happens if it does. */
-static void look_again(const uint32_t *lock)
-{
-    struct timespec nap = {0, 1000000};
-    nanosleep(&nap, NULL);
-    (void)__atomic_load_n(lock, __ATOMIC_RELAXED);
-}
-
 static __attribute__((noinline)) void wake_one(uint32_t *lock, uint32_t seen)
 {
     SM_REQUIRE((seen & ~ASLEEP) == owner_number, UNLOCKED_BY_OTHER, "lock %p", (void *)lock);
     __atomic_store_n(lock, 0, __ATOMIC_RELEASE);
     syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); /* the memory may be gone: no harm */
-    if (SM_QUIRK(late_unlock)) look_again(lock);
 }
 
 void os_unfair_lock_unlock(uint32_t *lock)

@@ -16,7 +16,7 @@
      >>faults     errors, nil, lost and late handlers, hangs, device removal
      >>dispatch   libdispatch: its queues and workers
      >>message    what was sent, and code to run at a message
-     >>layer      CAMetalLayer, its drawables, and when they are shown
+     >>layer      CAMetalLayer and its drawables
      >>kernel     what a compute "kernel" does and how long it takes
      >>metal4     Metal 4: each commit is a run, and a run is stepped and failed as a command buffer is
      >>count      live objects, buffers in flight */
@@ -56,9 +56,6 @@ typedef struct softmetal_quirks {
     bool late_times;            /* the GPU times are stored after the status, before the first handler             */
     bool status_after_handlers; /* softmetal_status_after_handlers for every buffer that is committed from now on  */
     bool lost_handlers;         /* softmetal_lose_handlers for every buffer that is committed from now on          */
-    bool wrapped_buffers;       /* a handler gets another object than the one that was committed, as under
-                                   validation or capture. It passes every message on, and Metal releases it when
-                                   the handler returns                                                             */
     bool deaf_listeners;        /* setSignaledValue: makes no listener's block run (reported of some systems). It
                                    runs when the GPU signals its value or a higher one. A block that is registered
                                    for a value already reached runs                                                */
@@ -68,24 +65,14 @@ typedef struct softmetal_quirks {
                                    before the event rises again                                                    */
     bool refused_listeners;     /* a listener's block beyond 100 that wait on one event ends the process, as an
                                    exception would                                                                 */
-    bool deaf_device;           /* real clock: waits of the device do not see what setSignaledValue: set           */
     bool falling_events;        /* an event takes a value that is lower than its own, too. (Metal says of neither: an
                                    event may compare, or just store.)                                              */
-    bool open_waits;            /* a wait in a command buffer passes at once                                       */
-    bool early_signals;         /* signals in a command buffer fire after the first waits in it, before any work   */
     bool overtaking_signals;    /* a command buffer of one signal fires it at its commit                           */
-    bool signals_of_the_killed; /* a command buffer that a wait ends with an error fires its signals               */
-    bool events_not_kept;       /* a command buffer has no reference to events that are encoded from now on, nor a
-                                   claim on them                                                                   */
     bool handlers_backwards;    /* completed handlers run in the opposite order (not those that are stepped)       */
-    bool silent_dealloc;        /* a buffer that was never committed drops its handlers                            */
-    bool global_blocks_copied;  /* a handler that is a global block is copied to the heap                          */
     bool status_autoreleases;   /* status autoreleases the buffer                                                  */
     bool uncommitted_are_free;  /* a command buffer counts against its queue's limit from commit on                */
-    bool early_places;          /* real clock: the place in the queue is given back before the handlers run        */
     bool full_queue_aborts;     /* commandBuffer, and its kin, on a queue without a free place end the process, with
                                    the rule queue-full-block, where they would block                               */
-    bool any_function;          /* newFunctionWithName: makes a function of every name                             */
     bool bare_errors;           /* an error has no number of the driver's: not in its text, and no error below it  */
     bool ioaccel_errors;        /* as of Intel's and AMD's drivers: "(00000005:kIOAccel...)", and no error below   */
     bool ioaf_errors;           /* as of older systems: "(IOAF code 5)", in decimal, and no error below            */
@@ -95,8 +82,6 @@ typedef struct softmetal_quirks {
     bool empty_encoder_info;    /* the array is empty                                                              */
     bool alien_encoder_info;    /* the array has an NSNull for each encoder: it answers neither message         */
     bool bare_encoder_info;     /* the label of an encoder's object is nil                                         */
-    bool late_unlock;           /* Linux: an unlock reads the os_unfair_lock again, a millisecond later, when a thread
-                                   may wait for it                                                                 */
     /* Of Metal 4; see there. */
     bool no_metal4_family;         /* supportsFamily: denies Metal 4, though the classes have its methods             */
     bool bare_feedback_errors;     /* a feedback has the error itself, with its code, and no wrapper               */
@@ -251,9 +236,8 @@ void softmetal_fail_as(void *command_buffer, unsigned reason, const char *text);
    one with this code and a star; an error with a code that has no star has nothing below it. With a domain: an error of
    this domain, with this code and text, and nothing below it. */
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
-/* The next n buffers, or runs, that are committed on any queue: for this reason, or with this code of Metal's. */
+/* The next n buffers, or runs, that are committed on any queue. */
 void softmetal_fail_next_as(unsigned n, unsigned reason);
-void softmetal_fail_next(unsigned n, long code);
 /* The fault waits: the buffer does its work up to its n-th encoded signal, which fires, and then fails at once. A
    buffer with fewer signals does all of its work. The fault is that of a call above, made before or after this one;
    SOFTMETAL_INTERNAL where there is none. n 0: the fault does not wait. Either clock: a wait for an event in that work
@@ -352,7 +336,6 @@ unsigned softmetal_dispatch_qos(void *queue);
    own are not seen, nor those of other libraries. */
 
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
-uint64_t softmetal_thread_messages(void);                   /* by the calling thread, ever       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */
 
 typedef enum softmetal_phase {
@@ -378,16 +361,7 @@ extern void (*softmetal_before)(const char *name);
    goes. nextDrawable is nil without a device or a size, and after a second in which none came back. A drawable's
    texture is written by a copy from a buffer, and read by getBytes: nothing is rendered.
 
-   A command buffer presents its drawables when its completed handlers have run, also where it failed (assumed). The
-   display has 60 pictures a second, each of which shows one drawable of a layer: the first that the times of the
-   presentation allow. The presented handlers run before that moment, with it as presentedTime. They do not run for a
-   drawable that is never presented (assumed). */
-
-/* Called before the handlers with the moment, in seconds of the host's clock. What it returns is the presentedTime: the
-   moment, another one, or 0 for a drawable that is dropped; below 0 the handlers do not run. NULL, as after
-   softmetal_reset: the moment. It must not send messages that make drawables; any thread of softmetal's calls it. */
-typedef double (*softmetal_screen)(void *user, void *drawable, double seconds);
-void softmetal_set_screen(softmetal_screen screen, void *user);
+   A command buffer has its drawables until its completed handlers have run; nothing is shown. */
 
 /* -------------------------------------------------------------------------- >>kernel --
    A library made from source contains a function for each `kernel void NAME(` in the text; a source
@@ -446,7 +420,7 @@ void *softmetal_run_of(void *command_buffer4); /* that run, not retained; NULL: 
 
 /* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer",
    "encoder", "buffer", "event", "shared_event", "listener", "library", "function", "pipeline",
-   "error", "block", "descriptor", "wrapper", "dispatch_queue", "queue4", "command_buffer4", "allocator",
+   "error", "block", "descriptor", "dispatch_queue", "queue4", "command_buffer4", "allocator",
    "argument_table", "commit_options", "feedback", "run", "queue_operation", "layer", "drawable", "texture",
    "encoder_info"), or all of them for NULL. "block" counts handler blocks that Metal still holds, "queue_operation" the
    signals and waits of Metal 4 queues that are not over. */

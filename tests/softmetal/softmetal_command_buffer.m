@@ -422,8 +422,6 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
 
 typedef void (^handler_block)(id buffer_or_feedback);
 
-static void *wrapper_class; /* NULL as long as there was none */
-
 static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
@@ -433,21 +431,12 @@ static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
         [feedback release];
         return;
     }
-    if (!sm_quirks().wrapped_buffers) {
-        ((handler_block)held->block)(buffer);
-        return;
-    }
-    SoftMetalWrapper *wrapper = [[SoftMetalWrapper alloc] init];
-    __atomic_store_n(&wrapper_class, (void *)object_getClass(wrapper), __ATOMIC_RELAXED);
-    wrapper->target = is_committed(buffer) ? [buffer retain] : buffer;
-    ((handler_block)held->block)(wrapper);
-    if (!is_committed(buffer)) wrapper->target = nil;
-    [wrapper release];
+    ((handler_block)held->block)(buffer);
 }
 
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)
 {
-    sm_end_presents(buffer, true);
+    sm_end_presents(buffer);
     drop_references(buffer);
     pthread_mutex_lock(&buffer->engine->lock);
     if (!buffer->handlers_done) {
@@ -461,19 +450,11 @@ void sm_end_handlers(SoftMetalCommandBuffer *buffer)
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-static void give_place_back(SoftMetalCommandBuffer *buffer)
-{
-    pthread_mutex_lock(&buffer->engine->lock);
-    free_place(buffer);
-    pthread_mutex_unlock(&buffer->engine->lock);
-}
-
 void sm_run_handlers(SoftMetalCommandBuffer *buffer, bool lose)
 {
     store_gpu_times(buffer);
     bool backwards = SM_QUIRK(handlers_backwards);
     unsigned count = buffer->completed_blocks.count;
-    if (SM_QUIRK(early_places)) give_place_back(buffer);
     for (unsigned k = 0; k < count; k++) {
         sm_block *held = &buffer->completed_blocks.items[backwards ? count - 1 - k : k];
         if (!lose) call(held, buffer);
@@ -556,7 +537,7 @@ static void encode_event(SoftMetalCommandBuffer *buffer, sm_command_kind kind, i
     require_no_encoder(buffer, SM_RULE_EVENT_WITH_ENCODER, what);
     sm_check_argument(event, [SoftMetalEvent class], what);
     require_same_device(buffer, ((SoftMetalEvent *)event)->device, what);
-    if (!SM_QUIRK(events_not_kept)) sm_refer(&buffer->recorded, event);
+    sm_refer(&buffer->recorded, event);
     sm_command *command = sm_record(&buffer->recorded, kind);
     command->object = event;
     command->value = value;
@@ -668,15 +649,7 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
     return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoderWithDispatchType:");
 }
 
-- (void)presentDrawable:(id)drawable { sm_present_later(self, drawable, 0, 0, "presentDrawable:"); }
-- (void)presentDrawable:(id)drawable atTime:(double)seconds
-{
-    sm_present_later(self, drawable, seconds, 0, "presentDrawable:atTime:");
-}
-- (void)presentDrawable:(id)drawable afterMinimumDuration:(double)seconds
-{
-    sm_present_later(self, drawable, 0, seconds, "presentDrawable:afterMinimumDuration:");
-}
+- (void)presentDrawable:(id)drawable { sm_present_later(self, drawable, "presentDrawable:"); }
 
 - (void)pushDebugGroup:(NSString *)name { SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:"); }
 - (void)popDebugGroup {}
@@ -692,12 +665,12 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
     if (!sm_is_operation(self)) leave_the_living(self);
     pthread_mutex_unlock(&engine->lock);
     for (unsigned k = 0; !committed && k < completed_blocks.count; k++) {
-        if (!lose && !SM_QUIRK(silent_dealloc)) call(&completed_blocks.items[k], self);
+        if (!lose) call(&completed_blocks.items[k], self);
         sm_block_drop(&completed_blocks.items[k]);
     }
     sm_release_handlers(self);
     sm_recording_clear(&recorded);
-    sm_end_presents(self, false);
+    sm_end_presents(self);
     pthread_mutex_lock(&engine->lock);
     free_place(self);
     pthread_mutex_unlock(&engine->lock);
@@ -726,37 +699,4 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
 bool sm_is_operation(SoftMetalCommandBuffer *buffer)
 {
     return buffer->entry == SM_ENTRY_SIGNAL || buffer->entry == SM_ENTRY_WAIT;
-}
-
-/* ------------------------------------------------------------------------------ wrappers -- */
-
-@implementation SoftMetalWrapper
-
-+ (sm_kind)softmetalKind { return SM_WRAPPER; }
-
-- (id)forwardingTargetForSelector:(SEL)selector { return sm_answering(self, selector); }
-- (BOOL)respondsToSelector:(SEL)selector { return [sm_answering(self, selector) respondsToSelector:selector]; }
-- (BOOL)isKindOfClass:(Class)cls { return [sm_answering(self, _cmd) isKindOfClass:cls]; }
-
-- (void)dealloc
-{
-    [target release];
-    [super dealloc];
-}
-
-@end
-
-static bool counts_references(SEL selector)
-{
-    return sel_isEqual(selector, @selector(retain)) || sel_isEqual(selector, @selector(release)) ||
-           sel_isEqual(selector, @selector(autorelease)) || sel_isEqual(selector, @selector(retainCount));
-}
-
-id sm_answering(id object, SEL selector)
-{
-    void *wrapper = __atomic_load_n(&wrapper_class, __ATOMIC_RELAXED);
-    if (!wrapper || (void *)object_getClass(object) != wrapper || counts_references(selector)) return object;
-    SoftMetalCommandBuffer *target = ((SoftMetalWrapper *)object)->target;
-    SM_REQUIRE(target, MESSAGE_TO_FREED, "%s sent to the wrapper of a freed buffer", sel_getName(selector));
-    return target;
 }

@@ -41,7 +41,7 @@ static void set_up_classes(void)
     (void)[SoftMetalSharedEvent class], (void)[MTLSharedEventListener class];
     (void)[MTLCommandBufferDescriptor class], (void)[SoftMetalLibrary class];
     (void)[SoftMetalFunction class], (void)[SoftMetalPipeline class], (void)[SoftMetalDevice class];
-    (void)[SoftMetalWrapper class], (void)[SoftMetalLayer class], (void)[SoftMetalDrawable class];
+    (void)[SoftMetalLayer class], (void)[SoftMetalDrawable class];
     (void)[SoftMetalTexture class];
     (void)[SoftMetalQueue4 class], (void)[SoftMetalCommandBuffer4 class], (void)[SoftMetalAllocator class];
     (void)[SoftMetalComputeEncoder4 class], (void)[SoftMetalArgumentTable class], (void)[SoftMetalFeedback class];

@@ -217,7 +217,6 @@ static void raise_event(SoftMetalEvent *event, uint64_t value, bool by_device)
     bool heard = !quirks.deaf_to_everything && (by_device || !quirks.deaf_listeners);
     pthread_mutex_lock(&event->lock);
     sm_notification *due = NULL;
-    if (by_device && value > event->device_value) event->device_value = value;
     if (value > event->value || (quirks.falling_events && value < event->value)) {
         __atomic_store_n(&event->value, value, __ATOMIC_RELEASE);
         if (heard) due = take_due(event, value);
@@ -243,17 +242,12 @@ void softmetal_tell_listeners(void *shared_event)
 /* Device waits look at the removal of the device, and at the watchdog, this often. */
 #define DEVICE_WAIT_SLICE SM_MILLISECOND
 
-static bool seen_by_device(SoftMetalEvent *event, uint64_t value)
-{
-    return (SM_QUIRK(deaf_device) ? event->device_value : event->value) >= value;
-}
-
 sm_wait_result sm_event_device_wait(SoftMetalEvent *event, uint64_t value, const unsigned *removed)
 {
     uint64_t start = sm_now();
     sm_wait_result result = SM_WAIT_REACHED;
     pthread_mutex_lock(&event->lock);
-    while (!seen_by_device(event, value)) {
+    while (event->value < value) {
         softmetal_timing timing;
         sm_timing(&timing);
         uint64_t now = sm_now(), end = sm_after(start, timing.watchdog_ns);

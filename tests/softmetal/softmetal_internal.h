@@ -105,7 +105,6 @@ typedef enum sm_kind {
     SM_ERROR,
     SM_BLOCK,
     SM_DESCRIPTOR,
-    SM_WRAPPER,
     SM_DISPATCH_QUEUE,
     SM_QUEUE4,
     SM_COMMAND_BUFFER4,
@@ -407,16 +406,6 @@ void sm_set_fault(SoftMetalCommandBuffer *buffer, sm_fault fault); /* with the l
 /* Whether the two may run at the same time: no tracked buffer and no event in common, and no operation. */
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
 
-/* What handlers get under the quirk wrapped_buffers: counts its own references, passes every other message on. */
-@interface SoftMetalWrapper : SoftMetalObject {
-@public
-    SoftMetalCommandBuffer *target; /* +1, unless it is being deallocated */
-}
-@end
-
-/* The object that is to answer: `object` itself, or the target where it is a wrapper and does not count. */
-id sm_answering(id object, SEL selector);
-
 /* ---------------------------------------------------------------------------- >>event -- */
 
 typedef struct sm_notification sm_notification;
@@ -426,7 +415,6 @@ typedef struct sm_notification sm_notification;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t value;          /* written under the lock, also read without it */
-    uint64_t device_value;   /* the highest that a device signalled; for the quirk deaf_device */
     SoftMetalDevice *device; /* +1; nil for a shared event */
     NSString *label;
     sm_notification *notifications; /* not due yet */
@@ -464,7 +452,6 @@ bool sm_notifications_settled(void);
     pthread_mutex_t lock; /* of what follows, and of the drawables' handlers */
     pthread_cond_t room;
     unsigned out;          /* drawables in use */
-    uint64_t last_shown;   /* the newest picture that showed a drawable of the layer */
 }
 @end
 
@@ -480,8 +467,6 @@ bool sm_notifications_settled(void);
 @public
     SoftMetalLayer *layer;     /* +1 */
     SoftMetalTexture *texture; /* +1 */
-    double presented; /* atomic */
-    sm_blocks handlers;
 }
 @end
 
@@ -489,11 +474,10 @@ bool sm_notifications_settled(void);
 typedef struct sm_present {
     struct sm_present *next;
     SoftMetalDrawable *drawable; /* +1 */
-    uint64_t at, duration;       /* nanoseconds; 0: as soon as possible */
 } sm_present;
 
-void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, double at, double duration, const char *what);
-void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown); /* false: it was never committed */
+void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, const char *what);
+void sm_end_presents(SoftMetalCommandBuffer *buffer);
 void sm_encode_copy_to_texture(SoftMetalEncoder *encoder, id source, unsigned long from, unsigned long pitch,
                                sm_size size, id target, sm_origin to, const char *what);
 
@@ -773,7 +757,7 @@ softmetal_chaos sm_chaos(void);
 softmetal_clock sm_clock(void);
 /* Whether this creation call must answer nil; counts it. */
 bool sm_creation_fails(void);
-bool sm_take_failure(sm_fault *fault); /* softmetal_fail_next, softmetal_fail_next_as */
+bool sm_take_failure(sm_fault *fault); /* softmetal_fail_next_as */
 
 void sm_registry_add(sm_engine *engine);
 void sm_registry_remove(sm_engine *engine);

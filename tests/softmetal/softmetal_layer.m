@@ -1,25 +1,11 @@
-/* softmetal_layer.m - CAMetalLayer, its drawables, and a display that shows them
-
-   The display has no thread. When a command buffer that presents a drawable is over, the moment at which the drawable
-   would be shown is worked out, and its presented handlers run at once, on the thread that ran the completed ones. So a
-   test waits for no refresh. What Metal promises: Apple's documentation of MTLDrawable and CAMetalLayer. */
+/* softmetal_layer.m - CAMetalLayer and its drawables. Nothing is shown. What Metal promises: Apple's documentation of
+   MTLDrawable and CAMetalLayer. */
 #import "softmetal_internal.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum { BGRA8 = 80, BYTES_OF_PIXEL = 4 };
-#define REFRESH UINT64_C(16666667)    /* nanoseconds from one picture of the display to the next */
 #define PATIENCE UINT64_C(1000000000) /* of nextDrawable, as documented */
-
-static softmetal_screen screen_function;
-static void *screen_user;
-
-void softmetal_set_screen(softmetal_screen screen, void *user)
-{
-    __atomic_store_n(&screen_function, (softmetal_screen)NULL, __ATOMIC_RELEASE);
-    __atomic_store_n(&screen_user, user, __ATOMIC_RELAXED);
-    __atomic_store_n(&screen_function, screen, __ATOMIC_RELEASE);
-}
 
 /* ---------------------------------------------------------------------------- texture -- */
 
@@ -83,78 +69,23 @@ static SoftMetalTexture *new_texture(SoftMetalLayer *layer, unsigned long width,
 
 /* --------------------------------------------------------------------------- drawable -- */
 
-static double load_time(const double *time)
-{
-    double seconds;
-    __atomic_load(time, &seconds, __ATOMIC_ACQUIRE);
-    return seconds;
-}
-
 @implementation SoftMetalDrawable
 + (sm_kind)softmetalKind { return SM_DRAWABLE; }
 - (id)layer { return layer; }
 - (id)texture { return texture; }
-- (double)presentedTime { return load_time(&presented); }
-- (void)addPresentedHandler:(id)block
-{
-    SM_REQUIRE(block, NIL_ARGUMENT, "addPresentedHandler:");
-    sm_block held = sm_block_take(block);
-    pthread_mutex_lock(&layer->lock);
-    sm_blocks_add(&handlers, held);
-    pthread_mutex_unlock(&layer->lock);
-}
 - (void)dealloc
 {
     pthread_mutex_lock(&layer->lock);
     layer->out--;
     pthread_cond_signal(&layer->room);
     pthread_mutex_unlock(&layer->lock);
-    for (unsigned k = 0; k < handlers.count; k++)
-        if (handlers.items[k].state != SM_BLOCK_RELEASED) sm_block_drop(&handlers.items[k]);
-    free(handlers.items);
     [texture release];
     [layer release];
     [super dealloc];
 }
 @end
 
-/* The first picture of the display that may show it: one picture shows one drawable. */
-static uint64_t time_of_picture(const sm_present *present)
-{
-    SoftMetalLayer *layer = present->drawable->layer;
-    uint64_t due = sm_now(), after = sm_after(layer->last_shown, present->duration);
-    if (due < present->at) due = present->at;
-    if (due < after) due = after;
-    if (due <= layer->last_shown) due = layer->last_shown + 1;
-    return (due + REFRESH - 1) / REFRESH * REFRESH;
-}
-
-static void show(const sm_present *present)
-{
-    typedef void (^presented_handler)(id drawable);
-    SoftMetalDrawable *drawable = present->drawable;
-    softmetal_screen screen = __atomic_load_n(&screen_function, __ATOMIC_ACQUIRE);
-    pthread_mutex_lock(&drawable->layer->lock);
-    uint64_t picture = time_of_picture(present);
-    pthread_mutex_unlock(&drawable->layer->lock);
-    double seconds = (double)picture / 1e9;
-    if (screen) seconds = screen(__atomic_load_n(&screen_user, __ATOMIC_RELAXED), drawable, seconds);
-    if (seconds < 0) return;
-    pthread_mutex_lock(&drawable->layer->lock);
-    if (seconds > 0) drawable->layer->last_shown = picture;
-    __atomic_store(&drawable->presented, &seconds, __ATOMIC_RELEASE);
-    sm_blocks handlers = drawable->handlers;
-    drawable->handlers = (sm_blocks){.items = NULL};
-    pthread_mutex_unlock(&drawable->layer->lock);
-    for (unsigned k = 0; k < handlers.count; k++) {
-        sm_block_check(&handlers.items[k]);
-        ((presented_handler)handlers.items[k].block)(drawable);
-        sm_block_drop(&handlers.items[k]);
-    }
-    free(handlers.items);
-}
-
-void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, double at, double duration, const char *what)
+void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, const char *what)
 {
     sm_check_encodable(buffer, what);
     sm_check_argument(drawable, [SoftMetalDrawable class], what);
@@ -162,19 +93,15 @@ void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, double at, do
     sm_present *present = calloc(1, sizeof *present);
     SM_REQUIRE(present, INTERNAL, "out of memory");
     present->drawable = [drawable retain];
-    present->at = at > 0 ? (uint64_t)(at * 1e9) : 0;
-    present->duration = duration > 0 ? (uint64_t)(duration * 1e9) : 0;
-    sm_present **end = &buffer->presents;
-    while (*end) end = &(*end)->next;
-    *end = present;
+    present->next = buffer->presents;
+    buffer->presents = present;
 }
 
-void sm_end_presents(SoftMetalCommandBuffer *buffer, bool shown)
+void sm_end_presents(SoftMetalCommandBuffer *buffer)
 {
     while (buffer->presents) {
         sm_present *present = buffer->presents;
         buffer->presents = present->next;
-        if (shown) show(present);
         [present->drawable release];
         free(present);
     }

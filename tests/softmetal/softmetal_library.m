@@ -136,7 +136,7 @@ SM_HAS_LABEL
 - (id)newFunctionWithName:(NSString *)name
 {
     SM_REQUIRE(name, NIL_ARGUMENT, "newFunctionWithName:");
-    if (sm_creation_fails() || !([names containsObject:name] || SM_QUIRK(any_function))) return nil;
+    if (sm_creation_fails() || ![names containsObject:name]) return nil;
     SoftMetalFunction *function = [[SoftMetalFunction alloc] init];
     function->device = [device retain];
     function->name = [name copy];

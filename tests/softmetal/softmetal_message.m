@@ -35,12 +35,11 @@ bool sm_hidden(SEL selector)
 
 static void show_all_selectors(void) { __atomic_store_n(&hidden_count, 0, __ATOMIC_RELEASE); }
 
-/* In front of the runtime's, with hidden selectors taken out. A wrapper's class says what it passes on. */
+/* In front of the runtime's, with hidden selectors taken out. */
 BOOL sm_class_responds(Class cls, SEL selector) SM_SYMBOL("class_respondsToSelector");
 BOOL sm_class_responds(Class cls, SEL selector)
 {
     if (!cls || !selector || sm_hidden(selector)) return NO;
-    if (cls == [SoftMetalWrapper class]) cls = [SoftMetalCommandBuffer class];
     return class_getInstanceMethod(cls, selector) != NULL;
 }
 
@@ -129,7 +128,6 @@ static struct {
 } selectors[SELECTORS];
 
 static uint64_t messages;
-static __thread uint64_t thread_messages;
 
 static uint64_t *counter_of(const void *id)
 {
@@ -147,13 +145,11 @@ static uint64_t *counter_of(const void *id)
 
 static void count_message(SEL selector)
 {
-    thread_messages++;
     __atomic_fetch_add(&messages, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(counter_of(id_of(selector)), 1, __ATOMIC_RELAXED);
 }
 
 uint64_t softmetal_messages(void) { return __atomic_load_n(&messages, __ATOMIC_RELAXED); }
-uint64_t softmetal_thread_messages(void) { return thread_messages; }
 uint64_t softmetal_message_count(const char *selector)
 {
     return __atomic_load_n(counter_of(id_of(sel_registerName(selector))), __ATOMIC_RELAXED);
@@ -224,7 +220,6 @@ struct method_of softmetal_lookup(id receiver, SEL selector)
                  "%s sent to %p", sel_getName(selector), (void *)receiver);
     SM_REQUIRE(!sm_hidden(selector), HIDDEN_SELECTOR, "%s", sel_getName(selector));
     sm_hook_before(receiver, selector);
-    receiver = sm_answering(receiver, selector);
     note_arrival(receiver, selector); /* after the hook, which sends messages of its own */
     return method_of(receiver, selector);
 }

@@ -45,7 +45,7 @@ void sm_abort(sm_rule rule, const char *format, ...)
 static const char *const kind_names[SM_KINDS] = {
     "device",   "queue",   "command_buffer", "encoder",  "buffer", "event", "shared_event",
     "listener", "library", "function",       "pipeline", "error",  "block", "descriptor",
-    "wrapper",  "dispatch_queue",
+    "dispatch_queue",
     /* Metal 4 */
     "queue4", "command_buffer4", "allocator", "argument_table", "commit_options", "feedback", "run",
     "queue_operation",
@@ -266,23 +266,9 @@ sm_block sm_block_take(void *block)
     return sm_block_take_again(block);
 }
 
-/* As a block on the stack is copied to the heap: the runtime knows how it counts the references of one. */
-static void *copy_of_global(const struct block_header *header)
-{
-    struct block_header *on_stack = malloc(header->descriptor->size);
-    SM_REQUIRE(on_stack, INTERNAL, "out of memory");
-    memcpy(on_stack, header, header->descriptor->size);
-    on_stack->isa = _NSConcreteStackBlock;
-    on_stack->flags &= ~BLOCK_IS_GLOBAL;
-    void *copy = _Block_copy(on_stack);
-    free(on_stack);
-    return copy;
-}
-
 sm_block sm_block_take_again(void *block)
 {
-    bool copied = SM_QUIRK(global_blocks_copied) && ((struct block_header *)block)->flags & BLOCK_IS_GLOBAL;
-    sm_block held = {.block = copied ? copy_of_global(block) : _Block_copy(block), .state = SM_BLOCK_WAITING};
+    sm_block held = {.block = _Block_copy(block), .state = SM_BLOCK_WAITING};
     const struct block_header *header = held.block;
     SM_REQUIRE(header, NIL_ARGUMENT, "block");
     held.isa = header->isa;

@@ -92,23 +92,14 @@ bool sm_creation_fails(void)
 }
 
 static unsigned failures_left;
-static long failure_code;
-static bool failure_has_number; /* failure_code is the driver's number */
-
-static void fail_next(unsigned n, long code, bool has_number)
-{
-    __atomic_store_n(&failures_left, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&failure_code, code, __ATOMIC_RELAXED);
-    __atomic_store_n(&failure_has_number, has_number, __ATOMIC_RELAXED);
-    __atomic_store_n(&failures_left, n, __ATOMIC_RELEASE);
-}
-
-void softmetal_fail_next(unsigned n, long code) { fail_next(n, code, false); }
+static unsigned failure_number;
 
 void softmetal_fail_next_as(unsigned n, unsigned reason)
 {
     sm_check_reason(reason, "softmetal_fail_next_as");
-    fail_next(n, (long)reason, true);
+    __atomic_store_n(&failures_left, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&failure_number, reason, __ATOMIC_RELAXED);
+    __atomic_store_n(&failures_left, n, __ATOMIC_RELEASE);
 }
 
 bool sm_take_failure(sm_fault *fault)
@@ -117,10 +108,7 @@ bool sm_take_failure(sm_fault *fault)
     while (left > 0) {
         if (!__atomic_compare_exchange_n(&failures_left, &left, left - 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             continue;
-        long code = __atomic_load_n(&failure_code, __ATOMIC_RELAXED);
-        *fault = (sm_fault){.by_number = __atomic_load_n(&failure_has_number, __ATOMIC_RELAXED),
-                            .number = (unsigned)code,
-                            .code = code};
+        *fault = (sm_fault){.by_number = true, .number = __atomic_load_n(&failure_number, __ATOMIC_RELAXED)};
         return true;
     }
     return false;
@@ -455,9 +443,8 @@ static void default_settings(void)
     softmetal_set_chaos(&no_chaos);
     softmetal_set_quirks(&no_quirks);
     softmetal_set_seed(1);
-    softmetal_fail_next(0, 0);
+    softmetal_fail_next_as(0, SOFTMETAL_INTERNAL);
     softmetal_fail_creation(0, false);
-    softmetal_set_screen(NULL, NULL);
 }
 
 #define REST_LIMIT UINT64_C(10000000000)

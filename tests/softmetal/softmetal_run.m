@@ -77,12 +77,6 @@ static void dispatch(SoftMetalCommandBuffer *buffer, const sm_command *command)
     kernel.fn(kernel.user, &args);
 }
 
-/* Where the command buffer does not keep its events, the event may be gone. */
-static void check_event(const sm_command *command)
-{
-    if (SM_QUIRK(events_not_kept)) sm_check_argument(command->object, [SoftMetalEvent class], "event of a command");
-}
-
 static void perform(SoftMetalCommandBuffer *buffer, const sm_command *command)
 {
     SoftMetalBuffer *memory = command->object;
@@ -93,10 +87,7 @@ static void perform(SoftMetalCommandBuffer *buffer, const sm_command *command)
                 memory->bytes + command->offset, command->length);
         break;
     case SM_DISPATCH: dispatch(buffer, command); break;
-    case SM_SIGNAL:
-        check_event(command);
-        sm_event_raise(command->object, command->value);
-        break;
+    case SM_SIGNAL: sm_event_raise(command->object, command->value); break;
     case SM_WAIT: break;
     }
 }
@@ -104,7 +95,6 @@ static void perform(SoftMetalCommandBuffer *buffer, const sm_command *command)
 /* The error (+1) that the wait ends the buffer with, or nil. */
 static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *command)
 {
-    check_event(command);
     if (buffer->engine->clock == SOFTMETAL_MANUAL) {
         if (sm_event_value(command->object) >= command->value || doomed(buffer)) return nil;
         SM_REQUIRE(buffer->timing_out, STEP_NOT_DUE, "the buffer waits for value %llu of an event",
@@ -120,26 +110,17 @@ static id wait_for_event(SoftMetalCommandBuffer *buffer, const sm_command *comma
     return nil;
 }
 
-/* From command `first` on. Quirks only; `first` is behind the waits, or at the one that killed the buffer. */
-static void fire_signals(SoftMetalCommandBuffer *buffer, unsigned first)
-{
-    for (unsigned i = first; i < buffer->recorded.command_count; i++)
-        if (buffer->recorded.commands[i].kind == SM_SIGNAL) perform(buffer, &buffer->recorded.commands[i]);
-}
-
 id sm_execute(SoftMetalCommandBuffer *buffer)
 {
     bool spent = buffer->engine->clock == SOFTMETAL_MANUAL;
     for (unsigned i = 0; i < buffer->recorded.command_count; i++) {
         const sm_command *command = &buffer->recorded.commands[i];
         if (command->kind == SM_WAIT) {
-            id error = SM_QUIRK(open_waits) ? nil : wait_for_event(buffer, command);
-            if (error && SM_QUIRK(signals_of_the_killed)) fire_signals(buffer, i);
+            id error = wait_for_event(buffer, command);
             if (error) return error;
             buffer->stopped = i + 1;
             continue;
         }
-        if (!spent && SM_QUIRK(early_signals)) fire_signals(buffer, i);
         if (!spent) spend_duration(buffer);
         spent = true;
         if (doomed(buffer)) return nil; /* sm_finish says why */
