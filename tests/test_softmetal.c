@@ -592,8 +592,7 @@ static void kernels_run(void **state)
     metal_set_buffer(compute, memory, 3, 1);
     metal_dispatch(compute, (metal_size){2, 1, 1}, (metal_size){1, 1, 1});
     metal_set_buffer(compute, other, 3, 1);
-    SEND(void, (ID, metal_size, metal_size), compute, "dispatchThreads:threadsPerThreadgroup:", ((metal_size){3, 1, 1}),
-         ((metal_size){1, 1, 1}));
+    metal_dispatch(compute, (metal_size){1, 1, 1}, (metal_size){3, 1, 1});
     metal_do(compute, "endEncoding");
     run(s, buffer);
     assert_true(ran == 2 && bytes_of(memory)[3] == 42 && bytes_of(other)[3] == 43);

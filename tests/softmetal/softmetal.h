@@ -105,9 +105,9 @@ typedef enum softmetal_clock {
 } softmetal_clock;
 
 /* Back to a known start: real clock, default settings, no faults, quirks, hooks, kernels; counters zero.
-   Aborts when a command buffer is committed and the GPU has not ended with it. Handlers that are due run
-   first, and dispatched functions; handlers that the test holds, or did not step to, are lost. Waits for softmetal's threads to come to rest. Call it between tests, and never inside a handler or a
-   dispatched function. */
+   Aborts when a command buffer is committed and the GPU has not ended with it. Handlers that are due run first, and
+   dispatched functions; handlers that the test holds, or did not step to, are lost. Waits for softmetal's threads to
+   come to rest. Call it between tests, and never inside a handler or a dispatched function. */
 void softmetal_reset(void);
 
 /* Applies to queues made after the call. */

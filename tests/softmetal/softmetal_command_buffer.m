@@ -436,7 +436,8 @@ static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)
 {
-    sm_end_presents(buffer);
+    [buffer->presents release];
+    buffer->presents = nil;
     drop_references(buffer);
     pthread_mutex_lock(&buffer->engine->lock);
     if (!buffer->handlers_done) {
@@ -643,16 +644,8 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
 
 - (id)blitCommandEncoder { return make_encoder(self, [SoftMetalBlitEncoder class], "blitCommandEncoder"); }
 - (id)computeCommandEncoder { return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoder"); }
-- (id)computeCommandEncoderWithDispatchType:(unsigned long)type
-{
-    (void)type;
-    return make_encoder(self, [SoftMetalComputeEncoder class], "computeCommandEncoderWithDispatchType:");
-}
 
-- (void)presentDrawable:(id)drawable { sm_present_later(self, drawable, "presentDrawable:"); }
-
-- (void)pushDebugGroup:(NSString *)name { SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:"); }
-- (void)popDebugGroup {}
+- (void)presentDrawable:(id)drawable { sm_present(self, drawable, "presentDrawable:"); }
 
 - (NSString *)label { return sm_label_under(&engine->lock, &label); }
 - (void)setLabel:(NSString *)text { sm_set_label_under(&engine->lock, &label, text); }
@@ -670,7 +663,7 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
     }
     sm_release_handlers(self);
     sm_recording_clear(&recorded);
-    sm_end_presents(self);
+    [presents release];
     pthread_mutex_lock(&engine->lock);
     free_place(self);
     pthread_mutex_unlock(&engine->lock);

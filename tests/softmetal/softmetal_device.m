@@ -46,7 +46,7 @@ static void set_up_classes(void)
     (void)[SoftMetalQueue4 class], (void)[SoftMetalCommandBuffer4 class], (void)[SoftMetalAllocator class];
     (void)[SoftMetalComputeEncoder4 class], (void)[SoftMetalArgumentTable class], (void)[SoftMetalFeedback class];
     (void)[SoftMetalRun class], (void)[SoftMetalQueueOperation class], (void)[MTL4CommitOptions class];
-    (void)[MTL4CommandQueueDescriptor class], (void)[MTL4CommandAllocatorDescriptor class];
+    (void)[MTL4CommandQueueDescriptor class];
     (void)[MTL4ArgumentTableDescriptor class], (void)[NSMutableDictionary class];
     (void)[NSString class], (void)[NSAutoreleasePool class];
     NSMutableArray *names = [[NSMutableArray alloc] init]; /* of libraries: its class has another name */
@@ -112,13 +112,12 @@ static id new_queue(SoftMetalDevice *device, unsigned long limit)
     return queue;
 }
 
-static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long length, unsigned long options)
+static id new_memory(SoftMetalDevice *device, unsigned long length, unsigned long options)
 {
     SM_REQUIRE(length > 0, BAD_LENGTH, "a buffer of 0 bytes");
     if (sm_creation_fails()) return nil;
     unsigned char *memory = calloc(1, length);
     if (!memory) return nil;
-    if (bytes) memcpy(memory, bytes, length);
     SoftMetalBuffer *buffer = [[SoftMetalBuffer alloc] init];
     buffer->device = [device retain];
     buffer->bytes = memory;
@@ -148,7 +147,6 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
 
 - (NSString *)name { return @"softmetal"; }
 - (uint64_t)registryID { return registry_id; }
-- (BOOL)hasUnifiedMemory { return YES; }
 
 - (BOOL)supportsFamily:(long)family
 {
@@ -164,12 +162,7 @@ static id new_memory(SoftMetalDevice *device, const void *bytes, unsigned long l
 
 - (id)newBufferWithLength:(unsigned long)length options:(unsigned long)options
 {
-    return new_memory(self, NULL, length, options);
-}
-- (id)newBufferWithBytes:(const void *)bytes length:(unsigned long)length options:(unsigned long)options
-{
-    SM_REQUIRE(bytes, NIL_ARGUMENT, "newBufferWithBytes:length:options:");
-    return new_memory(self, bytes, length, options);
+    return new_memory(self, length, options);
 }
 
 - (id)newEvent

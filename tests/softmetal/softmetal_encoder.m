@@ -97,8 +97,6 @@ static void require_inside(SoftMetalBuffer *memory, size_t offset, size_t length
 }
 - (id)device { return device; }
 SM_HAS_LABEL
-- (void)pushDebugGroup:(NSString *)name { SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:"); }
-- (void)popDebugGroup {}
 - (void)endEncoding
 {
     SM_REQUIRE(!ended, DOUBLE_END, "%p", (void *)self);
@@ -271,12 +269,6 @@ static void record_dispatch(SoftMetalComputeEncoder *encoder, sm_size threads, c
 {
     sm_size threads = {groups.width * each.width, groups.height * each.height, groups.depth * each.depth};
     record_dispatch(self, threads, "dispatchThreadgroups:threadsPerThreadgroup:");
-}
-
-- (void)dispatchThreads:(sm_size)threads threadsPerThreadgroup:(sm_size)each
-{
-    (void)each;
-    record_dispatch(self, threads, "dispatchThreads:threadsPerThreadgroup:");
 }
 
 - (void)dealloc

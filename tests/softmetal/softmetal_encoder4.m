@@ -59,8 +59,6 @@ SM_HAS_LABEL
 - (id)computeCommandEncoder { return make_encoder(self); }
 
 - (void)useResidencySet:(id)set { SM_REQUIRE(set, NIL_ARGUMENT, "useResidencySet:"); }
-- (void)pushDebugGroup:(NSString *)name { SM_REQUIRE(name, NIL_ARGUMENT, "pushDebugGroup:"); }
-- (void)popDebugGroup {}
 
 - (void)dealloc
 {
@@ -81,7 +79,6 @@ SM_HAS_LABEL
 
 + (sm_kind)softmetalKind { return SM_ALLOCATOR; }
 - (id)device { return device; }
-- (NSString *)label { return sm_handed_out(label); }
 
 - (void)reset
 {
@@ -93,21 +90,10 @@ SM_HAS_LABEL
 - (void)dealloc
 {
     SM_REQUIRE(!recorder, DESTROYED_IN_USE, "allocator %p: a buffer records into it", (void *)self);
-    [label release];
     [device release];
     [super dealloc];
 }
 
-@end
-
-@implementation MTL4CommandAllocatorDescriptor
-+ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
-SM_HAS_LABEL
-- (void)dealloc
-{
-    [label release];
-    [super dealloc];
-}
 @end
 
 /* -------------------------------------------------------------------- argument tables -- */
@@ -210,12 +196,6 @@ static void record_dispatch(SoftMetalComputeEncoder4 *encoder, sm_size threads, 
     table = wanted;
 }
 
-- (void)dispatchThreads:(sm_size)threads threadsPerThreadgroup:(sm_size)each
-{
-    (void)each;
-    record_dispatch(self, threads, "dispatchThreads:threadsPerThreadgroup:");
-}
-
 - (void)dispatchThreadgroups:(sm_size)groups threadsPerThreadgroup:(sm_size)each
 {
     sm_size threads = {groups.width * each.width, groups.height * each.height, groups.depth * each.depth};
@@ -235,15 +215,6 @@ static void record_dispatch(SoftMetalComputeEncoder4 *encoder, sm_size threads, 
 
 /* -------------------------------------------------------------------------- the device -- */
 
-static id new_allocator(SoftMetalDevice *device, NSString *label)
-{
-    if (sm_creation_fails()) return nil;
-    SoftMetalAllocator *allocator = [[SoftMetalAllocator alloc] init];
-    allocator->device = [device retain];
-    allocator->label = [label copy];
-    return allocator;
-}
-
 @implementation SoftMetalDevice (Encoder4)
 
 - (id)newCommandBuffer
@@ -254,13 +225,12 @@ static id new_allocator(SoftMetalDevice *device, NSString *label)
     return buffer;
 }
 
-- (id)newCommandAllocator { return new_allocator(self, nil); }
-
-- (id)newCommandAllocatorWithDescriptor:(id)descriptor error:(id *)error
+- (id)newCommandAllocator
 {
-    if (error) *error = nil;
-    sm_check_argument(descriptor, [MTL4CommandAllocatorDescriptor class], "newCommandAllocatorWithDescriptor:error:");
-    return new_allocator(self, ((MTL4CommandAllocatorDescriptor *)descriptor)->label);
+    if (sm_creation_fails()) return nil;
+    SoftMetalAllocator *allocator = [[SoftMetalAllocator alloc] init];
+    allocator->device = [self retain];
+    return allocator;
 }
 
 - (id)newArgumentTableWithDescriptor:(id)descriptor error:(id *)error

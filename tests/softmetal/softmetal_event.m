@@ -46,21 +46,20 @@ static void free_notification(sm_notification *note)
     free(note);
 }
 
-static void deliver(sm_notification *note)
+static void deliver(void *argument)
 {
+    sm_notification *note = argument;
     sm_block_check(&note->block);
     ((event_block)note->block.block)(note->event, sm_event_value(note->event));
     free_notification(note);
     __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);
 }
 
-static void deliver_dispatched(void *note) { deliver(note); }
-
 /* Where the block runs: on the listener's dispatch queue if it has one. */
 static void hand_over(sm_notification *note)
 {
     if (note->listener->dispatch_queue)
-        sm_dispatch(note->listener->dispatch_queue, note, deliver_dispatched, "the dispatch queue of a listener");
+        sm_dispatch(note->listener->dispatch_queue, note, deliver, "the dispatch queue of a listener");
     else
         deliver(note);
 }
@@ -119,22 +118,6 @@ static void post(sm_postbox *box, sm_notification *note)
 
 + (sm_kind)softmetalKind { return SM_LISTENER; }
 
-/* Lives as long as the process, so it is not counted. */
-static MTLSharedEventListener *shared_listener;
-
-static void make_shared_listener(void)
-{
-    shared_listener = [[MTLSharedEventListener alloc] init];
-    sm_count(SM_LISTENER, -1);
-}
-
-+ (MTLSharedEventListener *)sharedListener
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_shared_listener);
-    return shared_listener;
-}
-
 - (id)init
 {
     if (!(self = [super init])) return nil;
@@ -154,8 +137,6 @@ static void make_shared_listener(void)
     dispatch_queue = sm_dispatch_retain(queue, "initWithDispatchQueue:");
     return self;
 }
-
-- (id)dispatchQueue { return dispatch_queue; }
 
 - (void)dealloc
 {

@@ -328,7 +328,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     SoftMetalEncoder *encoder; /* the active one, not retained */
     sm_pass *passes;           /* one for each encoder, where error_options ask for them */
     unsigned pass_count, pass_capacity;
-    struct sm_present *presents;
+    NSMutableArray *presents; /* +1, from the first presentDrawable: to the end; drawables */
 
     /* What the program reads without a lock; atomic. The only order that readers of a terminal status get is
        that of `worked`: the GPU's work comes before it. The times come with no order at all. */
@@ -431,7 +431,6 @@ typedef struct sm_notification sm_notification;
     struct sm_postbox *postbox;
     id dispatch_queue; /* +1 by sm_dispatch_retain; nil: the blocks run on a thread of the listener's own */
 }
-+ (MTLSharedEventListener *)sharedListener;
 @end
 
 uint64_t sm_event_value(SoftMetalEvent *event);
@@ -470,14 +469,7 @@ bool sm_notifications_settled(void);
 }
 @end
 
-/* What a command buffer is to present at its end. */
-typedef struct sm_present {
-    struct sm_present *next;
-    SoftMetalDrawable *drawable; /* +1 */
-} sm_present;
-
-void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, const char *what);
-void sm_end_presents(SoftMetalCommandBuffer *buffer);
+void sm_present(SoftMetalCommandBuffer *buffer, id drawable, const char *what);
 void sm_encode_copy_to_texture(SoftMetalEncoder *encoder, id source, unsigned long from, unsigned long pitch,
                                sm_size size, id target, sm_origin to, const char *what);
 
@@ -630,7 +622,6 @@ extern NSString *const MTLCommandBufferEncoderInfoErrorKey;
 @interface SoftMetalAllocator : SoftMetalObject {
 @public
     SoftMetalDevice *device; /* +1 */
-    NSString *label;
     SoftMetalCommandBuffer4 *recorder; /* not retained; nil: no buffer records into it */
     unsigned long generation;          /* resets so far */
 }
@@ -675,12 +666,6 @@ SoftMetalCommandBuffer *sm_panel_argument(void *command_buffer, const char *what
 @public
     NSString *label;
     id feedback_queue; /* not retained */
-}
-@end
-
-@interface MTL4CommandAllocatorDescriptor : SoftMetalObject {
-@public
-    NSString *label;
 }
 @end
 

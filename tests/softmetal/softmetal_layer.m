@@ -85,26 +85,13 @@ static SoftMetalTexture *new_texture(SoftMetalLayer *layer, unsigned long width,
 }
 @end
 
-void sm_present_later(SoftMetalCommandBuffer *buffer, id drawable, const char *what)
+void sm_present(SoftMetalCommandBuffer *buffer, id drawable, const char *what)
 {
     sm_check_encodable(buffer, what);
     sm_check_argument(drawable, [SoftMetalDrawable class], what);
     SM_REQUIRE(((SoftMetalDrawable *)drawable)->layer->device == buffer->engine->device, OTHER_DEVICE, "%s", what);
-    sm_present *present = calloc(1, sizeof *present);
-    SM_REQUIRE(present, INTERNAL, "out of memory");
-    present->drawable = [drawable retain];
-    present->next = buffer->presents;
-    buffer->presents = present;
-}
-
-void sm_end_presents(SoftMetalCommandBuffer *buffer)
-{
-    while (buffer->presents) {
-        sm_present *present = buffer->presents;
-        buffer->presents = present->next;
-        [present->drawable release];
-        free(present);
-    }
+    if (!buffer->presents) buffer->presents = [[NSMutableArray alloc] init];
+    [buffer->presents addObject:drawable];
 }
 
 /* ------------------------------------------------------------------------------ layer -- */

@@ -166,8 +166,6 @@ SM_HAS_LABEL
 @implementation SoftMetalPipeline
 + (sm_kind)softmetalKind { return SM_PIPELINE; }
 - (id)device { return device; }
-- (unsigned long)maxTotalThreadsPerThreadgroup { return 1024; }
-- (unsigned long)threadExecutionWidth { return 32; }
 - (void)dealloc
 {
     free(name);

@@ -435,13 +435,10 @@ static bool readmit_device(sm_engine *engine, void *unused)
 
 static void default_settings(void)
 {
-    static const softmetal_timing timing = {.watchdog_ns = DEFAULT_WATCHDOG};
-    static const softmetal_chaos no_chaos = {.fail_per_mille = 0};
-    static const softmetal_quirks no_quirks = {.status_early = false};
     softmetal_set_clock(SOFTMETAL_REAL);
-    softmetal_set_timing(&timing);
-    softmetal_set_chaos(&no_chaos);
-    softmetal_set_quirks(&no_quirks);
+    softmetal_set_timing(&(softmetal_timing){.watchdog_ns = DEFAULT_WATCHDOG});
+    softmetal_set_chaos(&(softmetal_chaos){.fail_per_mille = 0});
+    softmetal_set_quirks(&(softmetal_quirks){.status_early = false});
     softmetal_set_seed(1);
     softmetal_fail_next_as(0, SOFTMETAL_INTERNAL);
     softmetal_fail_creation(0, false);
@@ -449,19 +446,14 @@ static void default_settings(void)
 
 #define REST_LIMIT UINT64_C(10000000000)
 
-static void come_to_rest(void)
-{
-    SM_REQUIRE(poll_until(at_rest, REST_LIMIT), RESET_WITH_WORK,
-               "a handler, a listener or a dispatched function does not end");
-}
-
 void softmetal_reset(void)
 {
     sm_for_each_engine(require_no_work, NULL);
     sm_for_each_engine(lose_parked, NULL);
     abandon_manual_buffers();
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
-    come_to_rest();
+    SM_REQUIRE(poll_until(at_rest, REST_LIMIT), RESET_WITH_WORK,
+               "a handler, a listener or a dispatched function does not end");
     sm_for_each_engine(readmit_device, NULL);
     default_settings();
     sm_dispatch_reset();

@@ -359,25 +359,17 @@ static id make_buffer(SoftMetalQueue *queue, bool retains)
 - (void)setErrorOptions:(unsigned long)options { error_options = options; }
 @end
 
-unsigned softmetal_outstanding(void *command_queue)
+static unsigned count_of(id queue, bool blocked)
 {
-    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_outstanding");
-    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
+    sm_check_argument(queue, [SoftMetalAnyQueue class], "queue of softmetal_outstanding or softmetal_blocked");
+    sm_engine *engine = ((SoftMetalAnyQueue *)queue)->engine;
     pthread_mutex_lock(&engine->lock);
-    unsigned outstanding = engine->outstanding;
+    unsigned count = blocked ? engine->blocked : engine->outstanding;
     pthread_mutex_unlock(&engine->lock);
-    return outstanding;
+    return count;
 }
-
-unsigned softmetal_blocked(void *command_queue)
-{
-    sm_check_argument((id)command_queue, [SoftMetalAnyQueue class], "queue of softmetal_blocked");
-    sm_engine *engine = ((SoftMetalAnyQueue *)command_queue)->engine;
-    pthread_mutex_lock(&engine->lock);
-    unsigned blocked = engine->blocked;
-    pthread_mutex_unlock(&engine->lock);
-    return blocked;
-}
+unsigned softmetal_outstanding(void *command_queue) { return count_of(command_queue, false); }
+unsigned softmetal_blocked(void *command_queue) { return count_of(command_queue, true); }
 
 bool softmetal_await_blocked(void *command_queue, unsigned count, uint64_t timeout_ns)
 {

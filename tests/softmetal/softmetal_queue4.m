@@ -305,7 +305,6 @@ void *softmetal_last_signalled(void *command_queue)
 }
 
 - (void)addResidencySet:(id)set { SM_REQUIRE(set, NIL_ARGUMENT, "addResidencySet:"); }
-- (void)removeResidencySet:(id)set { SM_REQUIRE(set, NIL_ARGUMENT, "removeResidencySet:"); }
 
 - (void)dealloc
 {
@@ -318,7 +317,6 @@ void *softmetal_last_signalled(void *command_queue)
 @implementation MTL4CommandQueueDescriptor
 + (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
 SM_HAS_LABEL
-- (id)feedbackQueue { return feedback_queue; }
 - (void)setFeedbackQueue:(id)queue { feedback_queue = queue; }
 - (void)dealloc
 {

@@ -1,4 +1,4 @@
-/* softmetal_time.m - clock, precise waits, random numbers */
+/* softmetal_time.m - clock, precise waits, threads, random numbers */
 #import "softmetal_internal.h"
 #include <sched.h>
 #include <time.h>
@@ -123,6 +123,17 @@ void sm_sleep_precisely(uint64_t duration)
         nanosleep(&nap, NULL);
     }
     spin_until(deadline, NULL, 0);
+}
+
+void sm_thread_start(void *(*body)(void *), void *argument)
+{
+    pthread_attr_t attributes;
+    pthread_t started;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    int failed = pthread_create(&started, &attributes, body, argument);
+    pthread_attr_destroy(&attributes);
+    SM_REQUIRE(failed == 0, INTERNAL, "no more threads");
 }
 
 /* ----------------------------------------------------------------------------- random -- */
