@@ -249,7 +249,8 @@ typedef struct graph {
     uint64_t seed, random;
     const uint8_t *bytes; /* NULL: the seed draws the steps, too */
     size_t left;
-    jmp_buf *aside; /* where a program goes on that the model does not agree with; NULL: the test fails */
+    jmp_buf *aside;  /* where a program goes on that the model does not agree with */
+    bool may_differ; /* else the test fails */
     unsigned step;
     model_work work[MOST_WORK];
     int work_count;
@@ -307,7 +308,7 @@ static void say(graph *g, const char *format, ...)
 
 static void set_aside(graph *g)
 {
-    if (!g->aside)
+    if (!g->aside || !g->may_differ)
         return;
     say(g, "%u: the model does not agree: set aside\n", g->step);
     longjmp(*g->aside, 1);
@@ -2072,6 +2073,7 @@ static void end_graph(graph *g)
         g->step++;
     }
     finish_gpu(g);
+    g->may_differ = true; /* whatever the kind of the program, work is cancelled now */
     for (i = 0; i < (int)g->rules->queues; i++) {
         cancel_queue(g, i);
         check(g);
@@ -2176,6 +2178,32 @@ static void open_graph(graph *g)
     softmetal_set_message_hook(watch, g);
 }
 
+/* Ends all work of a program that was set aside: with the manual clock a destroy would wait for ever for work that the
+   destroy of another queue lets go. */
+static inline void let_all_end(graph *g)
+{
+    gpusync_result result;
+    unsigned k, round;
+    int i;
+    bool busy = true;
+    for (i = 0; i < g->work_count; i++)
+        for (k = 0; k < g->work[i].buffer_count; k++)
+            result = gpusync_command_buffer_discard(g->s.q[g->work[i].queue], g->work[i].buffers[k]);
+    for (i = 0; i < (int)g->rules->timelines; i++)
+        if (g->t[i].others)
+            result = gpusync_timeline_fail(g->s.t[i], NULL);
+    (void)result; /* those that are open, and those that have not failed */
+    for (round = 0; busy; round++) {
+        must(round < MOST_WORK, "work never ends");
+        for (i = 0; i < (int)g->rules->queues; i++)
+            assert_ok(gpusync_queue_cancel_held(g->s.q[i]));
+        finish_all(&g->s);
+        look_everywhere(g);
+        for (busy = false, i = 0; i < (int)g->rules->queues; i++)
+            busy = busy || gpusync_in_flight(g->s.q[i]);
+    }
+}
+
 /* Ends the program: nothing is left of it. */
 static void close_graph(graph *g)
 {
@@ -2229,7 +2257,7 @@ static void run_graph(const graph_rules *rules, uint64_t seed)
     close_graph(g);
 }
 
-/* A fuzzer's program. Returns whether the model agreed. may_differ: else the test fails. */
+/* A fuzzer's program. Returns whether the model agreed. may_differ: else the test fails, before the program's end. */
 static inline bool run_bytes(const graph_rules *rules, const uint8_t *bytes, size_t size, bool may_differ)
 {
     graph *g = new_graph(rules, 0);
@@ -2237,11 +2265,14 @@ static inline bool run_bytes(const graph_rules *rules, const uint8_t *bytes, siz
     volatile bool agrees = true;
     g->bytes = bytes;
     g->left = size;
-    g->aside = may_differ ? &aside : NULL;
-    if (!setjmp(aside))
+    g->aside = &aside;
+    g->may_differ = may_differ;
+    if (!setjmp(aside)) {
         play_graph(g);
-    else
+    } else {
         agrees = false;
+        let_all_end(g);
+    }
     close_graph(g);
     return agrees;
 }

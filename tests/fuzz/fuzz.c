@@ -3,8 +3,8 @@
    The first byte is the kind of the program, the others are its choices, in the order in which they are drawn. What
    the model does not agree with ends the process, as a sanitizer's finding does: libFuzzer keeps the input then. But
    the model does not try each order of failures within one step (see graphs.h), and a fuzzer finds those that it does
-   not try. So a program of a kind with failures is set aside there: it is judged by sanitizers, assertions, and the
-   counts of objects and memory at its end alone.
+   not try. So a program of a kind with failures, or one whose held work is cancelled at its end, is set aside there:
+   sanitizers and assertions judge it alone, and whether its work ends, and no object and no memory is left.
    FUZZ_TELL=1 prints each step as it is made. */
 #include "graphs.h"
 
