@@ -908,6 +908,20 @@ gpusync_timeline *new_timeline(gpusync_device *device)
     return timeline;
 }
 
+void *signalling(gpusync_queue *queue, gpusync_point signal)
+{
+    void *buffer = new_buffer(queue);
+    encode_signal(queue, buffer, signal);
+    return buffer;
+}
+
+void *waiting(gpusync_queue *queue, gpusync_point wait)
+{
+    void *buffer = new_buffer(queue);
+    encode_wait(queue, buffer, wait);
+    return buffer;
+}
+
 void signal_value(gpusync_timeline *timeline, uint64_t value)
 {
     assert_ok(gpusync_timeline_signal(timeline, value));

@@ -259,8 +259,12 @@ gpusync_ticket commit_failing(gpusync_queue *queue, unsigned reason); /* ... tha
 void encode_wait(gpusync_queue *queue, void *buffer, gpusync_point point);
 void encode_signal(gpusync_queue *queue, void *buffer, gpusync_point point);
 gpusync_timeline *new_timeline(gpusync_device *device);
+/* Open buffers: of new_buffer, with one signal, and with one wait. */
+void *signalling(gpusync_queue *queue, gpusync_point signal);
+void *waiting(gpusync_queue *queue, gpusync_point wait);
 void signal_value(gpusync_timeline *timeline, uint64_t value);
 uint64_t value_of(gpusync_timeline *timeline); /* which has not failed */
+#define assert_failed(timeline, result) assert_result(gpusync_timeline_query(timeline, &(uint64_t){0}), result)
 
 /* SUBMIT(queue, WAITS(at(t, 1), ticket_at(q, 2)), BUFFERS(buffer), SIGNALS(at(t, 2)), .flags = ...) -> its ticket */
 #define KIT_LIST(type, ...) ((type[]){__VA_ARGS__})

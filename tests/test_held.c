@@ -30,28 +30,6 @@ static void *marked(stage *s, unsigned queue, uint32_t number)
     return buffer;
 }
 
-/* An open buffer that is to signal. */
-static void *signalling(stage *s, unsigned queue, gpusync_point signal)
-{
-    void *buffer = new_buffer(s->q[queue]);
-    encode_signal(s->q[queue], buffer, signal);
-    return buffer;
-}
-
-/* An open buffer that waits. */
-static void *waiting(stage *s, unsigned queue, gpusync_point wait)
-{
-    void *buffer = new_buffer(s->q[queue]);
-    encode_wait(s->q[queue], buffer, wait);
-    return buffer;
-}
-
-static void assert_failed(gpusync_timeline *timeline, gpusync_result result)
-{
-    uint64_t value;
-    assert_result(gpusync_timeline_query(timeline, &value), result);
-}
-
 /* -- S6: what holds work ------------------------------------------------------------------------------------------ */
 
 typedef enum way_to_come {
@@ -72,7 +50,7 @@ static void *begin_to_signal(stage *s, way_to_come way)
     if (way == BY_SENT_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, 0);
     if (way == BY_HOST_SYNC_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, HOST_SYNC);
     if (way == BY_HELD_WORK) send_one(s->q[1], &go, new_buffer(s->q[1]), &one, 0);
-    if (way == BY_AN_OPEN_BUFFER) buffer = signalling(s, 1, one);
+    if (way == BY_AN_OPEN_BUFFER) buffer = signalling(s->q[1], one);
     return buffer;
 }
 
@@ -124,7 +102,7 @@ static void test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submissi
     unsigned order[3];
     unsigned i, k;
     for (i = 0; i < 6; i++) {
-        void *buffers[2] = {waiting(s, 0, at(s->t[0], i + 1)), waiting(s, 0, at(s->t[1], i + 1))};
+        void *buffers[2] = {waiting(s->q[0], at(s->t[0], i + 1)), waiting(s->q[0], at(s->t[1], i + 1))};
         gpusync_ticket ticket =
             SUBMIT(s->q[0], WAITS(at(s->t[2], i + 1)), BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[3], i + 1)));
         order[0] = i % 3;
@@ -211,15 +189,15 @@ static void test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order
 static void test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_cancelled(void **state)
 {
     stage *s = stage_of(state);
-    gpusync_ticket first = commit(s->q[0], waiting(s, 0, at(s->t[0], 1)));
-    gpusync_ticket second = commit(s->q[0], signalling(s, 0, at(s->t[0], 1)));
+    gpusync_ticket first = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    gpusync_ticket second = commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
     gpusync_point two = at(s->t[1], 1);
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_NOT_READY);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_CANCELLED);
     assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_CANCELLED);
-    first = commit(s->q[0], waiting(s, 0, two));
+    first = commit(s->q[0], waiting(s->q[0], two));
     second = send_one(s->q[0], NULL, new_buffer(s->q[0]), &two, UNORDERED);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], first, NULL));
@@ -264,7 +242,7 @@ static void test_R1_held_unordered_work_holds_up_nothing_of_its_queue(void **sta
 static void test_R1_unordered_work_passes_held_work_and_is_told_alone(void **state)
 {
     stage *s = stage_of(state);
-    void *buffers[3] = {waiting(s, 0, at(s->t[0], 1)), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    void *buffers[3] = {waiting(s->q[0], at(s->t[0], 1)), new_buffer(s->q[0]), new_buffer(s->q[0])};
     gpusync_ticket held = commit(s->q[0], buffers[0]);
     gpusync_ticket passes = SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = UNORDERED);
     gpusync_ticket plain = commit(s->q[0], buffers[2]);
@@ -421,12 +399,12 @@ static void test_T3_a_signal_above_one_that_is_held(void **state)
 static void test_T3_a_wait_for_a_higher_value_is_ping_pong_too(void **state)
 {
     stage *s = stage_of(state);
-    void *waits_for_four = waiting(s, 1, at(s->t[0], 4));
-    void *waits_for_three = waiting(s, 2, at(s->t[0], 3));
+    void *waits_for_four = waiting(s->q[1], at(s->t[0], 4));
+    void *waits_for_three = waiting(s->q[2], at(s->t[0], 3));
     encode_signal(s->q[1], waits_for_four, at(s->t[0], 6));
     encode_signal(s->q[2], waits_for_three, at(s->t[0], 8));
-    commit(s->q[0], signalling(s, 0, at(s->t[0], 3)));
-    commit(s->q[0], signalling(s, 0, at(s->t[0], 4)));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 3)));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
     commit(s->q[1], waits_for_four);
     assert_true(is_sent(waits_for_four));
     commit(s->q[2], waits_for_three); /* 4 and 6 are sent, not reached, and above what it waits for */
@@ -481,7 +459,7 @@ static void test_T3_ping_pong_has_its_wait_in_front_of_its_signal(void **state)
         five = at(s->t[0], 5);
         if (!p->committed) buffers[1] = new_buffer(s->q[2]);
         lower = send_one(s->q[0], NULL, low, &four, 0);
-        waits = waiting(s, 1, four);
+        waits = waiting(s->q[1], four);
         mark(s, waits, 40); /* a 5 that came too early would let it go */
         consumer = commit(s->q[1], waits);
         assert_true(is_sent(waits));
@@ -518,7 +496,7 @@ static void open_a_lower_signal(void *user, softmetal_phase phase, void *object,
     (void)object;
     if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
     softmetal_set_message_hook(NULL, NULL);
-    signalling(s, 2, at(s->t[1], 3));
+    signalling(s->q[2], at(s->t[1], 3));
 }
 
 /* The host's signal lets both go, the one with the lower value first. That one is held once more by its other timeline:
@@ -526,7 +504,7 @@ static void open_a_lower_signal(void *user, softmetal_phase phase, void *object,
 static void test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none(void **state)
 {
     stage *s = stage_of(state);
-    void *low = waiting(s, 0, at(s->t[2], 1)), *high = waiting(s, 1, at(s->t[2], 1));
+    void *low = waiting(s->q[0], at(s->t[2], 1)), *high = waiting(s->q[1], at(s->t[2], 1));
     encode_signal(s->q[0], low, at(s->t[0], 5));
     encode_signal(s->q[0], low, at(s->t[1], 5));
     encode_signal(s->q[1], high, at(s->t[0], 7));
@@ -600,7 +578,7 @@ static void test_T3_on_one_queue_the_ticket_in_front_goes_first(void **state)
 {
     stage *s = stage_of(state);
     gpusync_ticket first, second;
-    void *buffers[2] = {waiting(s, 0, at(s->t[1], 1)), waiting(s, 0, at(s->t[1], 1))};
+    void *buffers[2] = {waiting(s->q[0], at(s->t[1], 1)), waiting(s->q[0], at(s->t[1], 1))};
     encode_signal(s->q[0], buffers[0], at(s->t[0], 5));
     encode_signal(s->q[0], buffers[1], at(s->t[0], 3));
     first = commit(s->q[0], buffers[0]);
@@ -690,7 +668,7 @@ static void test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_refu
             gpusync_ticket ticket;
             void *open;
             new_timelines(s);
-            open = signalling(s, queue, at(s->t[0], why == EQUAL ? 5 : 3));
+            open = signalling(s->q[queue], at(s->t[0], why == EQUAL ? 5 : 3));
             five = at(s->t[0], 5);
             ticket = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
             assert_int_equal(is_sent(buffer), why != REACHED_BY_THE_HOST);
@@ -710,8 +688,8 @@ static void test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_refu
 static void test_R4_a_refused_commit_leaves_the_signal_open(void **state)
 {
     stage *s = stage_of(state);
-    void *open = waiting(s, 1, at(s->t[1], 1));
-    void *held = signalling(s, 0, at(s->t[0], 8));
+    void *open = waiting(s->q[1], at(s->t[1], 1));
+    void *held = signalling(s->q[0], at(s->t[0], 8));
     encode_signal(s->q[1], open, at(s->t[0], 5));
     commit(s->q[0], held);
     metal_enqueue(open); /* it cannot be held */
@@ -730,8 +708,8 @@ static void test_R4_a_refused_commit_leaves_the_signal_open(void **state)
 static void test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines(void **state)
 {
     stage *s = stage_of(state);
-    void *buffer = waiting(s, 0, at(s->t[2], 1));
-    void *consumer = waiting(s, 2, at(s->t[0], 10));
+    void *buffer = waiting(s->q[0], at(s->t[2], 1));
+    void *consumer = waiting(s->q[2], at(s->t[0], 10));
     gpusync_ticket overtaken, follower, ticket;
     gpusync_error error;
     uint64_t value = 99;
@@ -739,9 +717,9 @@ static void test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_time
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
     overtaken = commit(s->q[0], buffer);
     ticket = SUBMIT(s->q[2], BUFFERS(consumer), .flags = UNORDERED);
-    follower = commit(s->q[2], waiting(s, 2, at(s->t[1], 1)));
+    follower = commit(s->q[2], waiting(s->q[2], at(s->t[1], 1)));
     assert_false(is_sent(consumer));
-    commit(s->q[1], signalling(s, 1, at(s->t[0], 20)));
+    commit(s->q[1], signalling(s->q[1], at(s->t[0], 20)));
     assert_true(is_sent(consumer));
     assert_result(gpusync_poll(s->q[0], overtaken, NULL), GPUSYNC_ERROR_NOT_RISING);
     error = failure_at(s->q[0], 0);
@@ -771,7 +749,7 @@ static void test_R9_an_equal_value_overtakes_as_well(void **state)
         void *held;
         gpusync_ticket ticket;
         new_timelines(s);
-        held = waiting(s, 0, at(s->t[1], 1));
+        held = waiting(s->q[0], at(s->t[1], 1));
         if (by == ENCODED_FIRST) encode_signal(s->q[1], sent, at(s->t[0], 5));
         encode_signal(s->q[0], held, at(s->t[0], 5));
         if (by == ENCODED_SECOND) encode_signal(s->q[1], sent, at(s->t[0], 5));
@@ -799,7 +777,7 @@ static void end_held(stage *s, held_end end)
     reason.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (end == CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
     if (end == WAIT_FAILED) assert_ok(gpusync_timeline_fail(s->t[1], &reason));
-    if (end == OVERTAKEN) commit(s->q[1], signalling(s, 1, at(s->t[2], 2)));
+    if (end == OVERTAKEN) commit(s->q[1], signalling(s->q[1], at(s->t[2], 2)));
 }
 
 /* The work waits for t[1], for t[3], which never comes, and for a ticket that never ends; it signals t[0] and t[2]. */
@@ -816,7 +794,7 @@ static void test_R8_work_that_never_ran_waits_for_nothing_any_more(void **state)
         unsigned i;
         for (i = 0; i < 4; i++) s->t[i] = new_timeline(s->device);
         first = commit(s->q[0], runs);
-        never = commit(s->q[2], waiting(s, 2, at(s->t[3], 1)));
+        never = commit(s->q[2], waiting(s->q[2], at(s->t[3], 1)));
         ticket = SUBMIT(s->q[0], WAITS(at(s->t[1], 1), at(s->t[3], 1), ticket_at(s->q[2], never)), BUFFERS(held),
                         SIGNALS(at(s->t[0], 1), at(s->t[2], 1)), .flags = unordered ? UNORDERED : 0);
         end_held(s, (held_end)(round / 2));
@@ -844,8 +822,8 @@ static void test_R8_work_that_never_ran_waits_for_nothing_any_more(void **state)
 static void test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline(void **state)
 {
     stage *s = stage_of(state);
-    void *held = waiting(s, 0, at(s->t[1], 1));
-    void *higher = signalling(s, 1, at(s->t[0], 6));
+    void *held = waiting(s->q[0], at(s->t[1], 1));
+    void *higher = signalling(s->q[1], at(s->t[0], 6));
     gpusync_ticket ticket;
     commit_new(s->q[0]);
     encode_signal(s->q[0], held, at(s->t[0], 5));
@@ -864,7 +842,7 @@ static void test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fa
 static void test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_comes(void **state)
 {
     stage *s = stage_of(state);
-    void *buffer = waiting(s, 0, at(s->t[0], 7));
+    void *buffer = waiting(s->q[0], at(s->t[0], 7));
     gpusync_ticket killed, behind;
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
     killed = commit(s->q[0], buffer);
@@ -892,11 +870,11 @@ static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
     stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     gpusync_ticket sent = commit_new(s->q[0]);
-    gpusync_ticket held = commit(s->q[0], waiting(s, 0, at(s->t[0], 1)));
+    gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     gpusync_ticket behind = commit_new(s->q[0]);
     gpusync_ticket alone = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), .flags = UNORDERED);
-    gpusync_ticket other = commit(s->q[1], waiting(s, 1, at(s->t[0], 1)));
-    gpusync_ticket waits_for_ticket = commit(s->q[2], waiting(s, 2, ticket_at(s->q[0], behind)));
+    gpusync_ticket other = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1)));
+    gpusync_ticket waits_for_ticket = commit(s->q[2], waiting(s->q[2], ticket_at(s->q[0], behind)));
     gpusync_error error;
     note notes[2] = {0};
     on_done(ticket_at(s->q[0], held), &notes[0]);
@@ -937,7 +915,7 @@ static void test_R8_a_failure_from_before_the_cancel_stays(void **state)
     gpusync_error reason = {0};
     gpusync_ticket held;
     commit_new(s->q[0]);
-    held = commit(s->q[0], waiting(s, 0, at(s->t[0], 1)));
+    held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     reason.result = GPUSYNC_ERROR_COMPILE;
     assert_ok(gpusync_timeline_fail(s->t[0], &reason));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
@@ -1129,7 +1107,7 @@ static void test_R7_a_ticket_outlives_its_queue_in_an_open_buffer(void **state)
     stage *s = stage_of(state);
     void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
     gpusync_ticket good = commit_new(s->q[1]);
-    gpusync_ticket held = commit(s->q[1], waiting(s, 1, at(s->t[0], 1)));
+    gpusync_ticket held = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1)));
     gpusync_ticket ticket;
     encode_wait(s->q[0], buffers[0], ticket_at(s->q[1], good));
     encode_wait(s->q[0], buffers[1], ticket_at(s->q[1], held));
@@ -1179,9 +1157,9 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
         void *open = NULL;
         gpusync_ticket ticket;
         new_timelines(s);
-        if (what == HELD_WORK) commit(s->q[0], waiting(s, 0, at(s->t[1], 1)));
-        if (what == A_SENT_SIGNAL) commit(s->q[1], signalling(s, 1, at(s->t[0], 3)));
-        if (what == AN_OPEN_SIGNAL) open = signalling(s, 1, at(s->t[0], 3));
+        if (what == HELD_WORK) commit(s->q[0], waiting(s->q[0], at(s->t[1], 1)));
+        if (what == A_SENT_SIGNAL) commit(s->q[1], signalling(s->q[1], at(s->t[0], 3)));
+        if (what == AN_OPEN_SIGNAL) open = signalling(s->q[1], at(s->t[0], 3));
         if (fails) encode_wait(s->q[0], buffer, at(failed, 1));
         if (what == A_WAIT || fails) encode_wait(s->q[0], buffer, at(s->t[1], 1));
         encode_signal(s->q[0], buffer, at(s->t[0], 5));
@@ -1211,7 +1189,7 @@ static void test_R5_an_enqueued_buffer_whose_wait_has_failed_keeps_the_order_of_
     void *waits;
     encode_signal(s->q[1], low, at(s->t[0], 3));
     commit(s->q[1], low);
-    waits = waiting(s, 2, at(s->t[0], 3));
+    waits = waiting(s->q[2], at(s->t[0], 3));
     mark(s, waits, 30);
     consumer = commit(s->q[2], waits);
     encode_wait(s->q[0], buffer, at(s->t[1], 1));
@@ -1234,8 +1212,8 @@ static void test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_i
 {
     stage *s = stage_of(state);
     void *buffer = metal_retain(new_buffer(s->q[0]));
-    void *behind = signalling(s, 0, at(s->t[0], 4));
-    void *waits = waiting(s, 1, at(s->t[0], 4));
+    void *behind = signalling(s->q[0], at(s->t[0], 4));
+    void *waits = waiting(s->q[1], at(s->t[0], 4));
     metal_enqueue(buffer);
     commit(s->q[0], behind);
     commit(s->q[1], waits);
@@ -1256,8 +1234,8 @@ static void test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_i
 static void test_R5_a_refused_enqueued_buffer_is_listed_nowhere(void **state)
 {
     stage *s = stage_of(state);
-    void *lower = signalling(s, 0, at(s->t[0], 1));
-    void *buffer = metal_retain(signalling(s, 1, at(s->t[0], 2)));
+    void *lower = signalling(s->q[0], at(s->t[0], 1));
+    void *buffer = metal_retain(signalling(s->q[1], at(s->t[0], 2)));
     commit(s->q[0], lower);
     metal_enqueue(buffer);
     assert_result(gpusync_commit(s->q[1], buffer, NULL), GPUSYNC_ERROR_ENQUEUED);
@@ -1276,7 +1254,7 @@ static void test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refus
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket;
     metal_enqueue(buffer);
-    commit(s->q[0], signalling(s, 0, at(s->t[0], 4)));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
     encode_wait(s->q[0], buffer, at(s->t[0], 4));
     assert_enqueued(s->q[0], buffer);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL)); /* nothing waits for the value any more */
@@ -1309,7 +1287,7 @@ static void test_R5_a_held_buffer_is_committed_already(void **state)
 {
     stage *s = stage_of(state);
     void *foreign[2] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
-    void *buffers[4] = {waiting(s, 0, at(s->t[0], 1)), foreign[0], new_buffer(s->q[0]), foreign[1]};
+    void *buffers[4] = {waiting(s->q[0], at(s->t[0], 1)), foreign[0], new_buffer(s->q[0]), foreign[1]};
     unsigned i;
     commit(s->q[0], buffers[0]);
     commit(s->q[0], buffers[1]);
@@ -1337,7 +1315,7 @@ static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_end
     uint64_t base = 0;
     gpusync_ticket ticket;
     int i;
-    commit(s->q[1], signalling(s, 1, at(s->t[0], 5)));
+    commit(s->q[1], signalling(s->q[1], at(s->t[0], 5)));
     ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
     metal_event_signal(gpusync_timeline_metal(s->t[0], &base), 7);
     while (finish_next(s->q[0])) {}

@@ -547,11 +547,6 @@ static void run_until_told(void *user, gpusync_result result, const gpusync_erro
     while (!GET(&callback_may_end)) sched_yield();
 }
 
-static gpusync_result destroy_queue(void *queue)
-{
-    return gpusync_queue_destroy((gpusync_queue *)queue);
-}
-
 static void test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second(void **state)
 {
     stage *s = stage_of(state);
@@ -561,7 +556,7 @@ static void test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second(void 
     while (!GET(&callback_runs)) sched_yield();
     lose_device(s);
     pass(SECONDS(2));
-    job_call(&j, destroy_queue, s->q[0]);
+    job_destroy(&j, s->q[0]);
     await_parked(1);
     assert_false(job_is_over(&j));
     PUT(&callback_may_end, true);

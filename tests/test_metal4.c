@@ -47,12 +47,6 @@ static void raise_event(gpusync_timeline *timeline, uint64_t value)
     assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
-static void assert_failed(gpusync_timeline *timeline, gpusync_result result)
-{
-    uint64_t value;
-    assert_result(gpusync_timeline_query(timeline, &value), result);
-}
-
 #define DROP(...) drop(KIT_LIST(gpusync_timeline *const, __VA_ARGS__), KIT_COUNT(gpusync_timeline *, __VA_ARGS__))
 static void drop(gpusync_timeline *const *timelines, size_t count)
 {

@@ -473,11 +473,6 @@ static void test_S9_a_queue_that_is_being_destroyed(void **state)
     assert_noted(&n, GPUSYNC_OK);
 }
 
-static gpusync_result destroy_queue(void *queue)
-{
-    return gpusync_queue_destroy((gpusync_queue *)queue);
-}
-
 /* Shutdown: the main thread destroys the queue and waits for a callback, which waits for the main thread. */
 static void test_S9_a_destroy_that_waits_for_a_callback(void **state)
 {
@@ -487,7 +482,7 @@ static void test_S9_a_destroy_that_waits_for_a_callback(void **state)
     assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), stay, NULL));
     finish_next(s->q[0]);
     gate_wait(&door);
-    job_call(&j, destroy_queue, s->q[0]);
+    job_destroy(&j, s->q[0]);
     s->q[0] = NULL;
     await_parked(1);
     assert_hang(s, "a destroy that waits for a callback",
@@ -505,7 +500,7 @@ static void test_S9_a_destroy_that_waits_for_the_GPU(void **state)
     stage *s = stage_of(state);
     job j = {0};
     commit(s->q[0], named_buffer(s->q[0], "hangs"));
-    job_call(&j, destroy_queue, s->q[0]);
+    job_destroy(&j, s->q[0]);
     s->q[0] = NULL;
     await_parked(1);
     assert_hang(s, "a destroy that waits for the GPU",

@@ -17,31 +17,11 @@ static void *marked(stage *s, unsigned queue, uint32_t number)
     return buffer;
 }
 
-static void *signalling(gpusync_queue *queue, gpusync_point signal)
-{
-    void *buffer = new_buffer(queue);
-    encode_signal(queue, buffer, signal);
-    return buffer;
-}
-
-static void *waiting(gpusync_queue *queue, gpusync_point wait)
-{
-    void *buffer = new_buffer(queue);
-    encode_wait(queue, buffer, wait);
-    return buffer;
-}
-
 static void *failing(gpusync_queue *queue)
 {
     void *buffer = new_buffer(queue);
     softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     return buffer;
-}
-
-static void assert_failed(gpusync_timeline *timeline, gpusync_result result)
-{
-    uint64_t value;
-    assert_result(gpusync_timeline_query(timeline, &value), result);
 }
 
 static uint64_t event_of(gpusync_timeline *timeline)

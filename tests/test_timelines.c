@@ -10,20 +10,6 @@
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
 #define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
 
-static void *signalling(gpusync_queue *queue, gpusync_point signal)
-{
-    void *buffer = new_buffer(queue);
-    encode_signal(queue, buffer, signal);
-    return buffer;
-}
-
-static void *waiting(gpusync_queue *queue, gpusync_point wait)
-{
-    void *buffer = new_buffer(queue);
-    encode_wait(queue, buffer, wait);
-    return buffer;
-}
-
 static void assert_failed_at(gpusync_timeline *timeline, gpusync_result result, uint64_t reached)
 {
     uint64_t value = UINT64_MAX;
