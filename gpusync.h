@@ -996,7 +996,8 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 /** Write a text that tells why nothing moves: a line for every open command buffer (its number counts those of its
     queue) and what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to
     bring that), every timeline, every call that waits, every callback that runs; none for a thread in a call of Metal.
-    Ages are those of the present state. Each line was true when it was written, and no two are of one moment.
+    "Over": nothing of it will run any more, and its ticket ends in its turn. Ages are those of the present state. Each
+    line was true when it was written, and no two are of one moment.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
     Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
@@ -6667,7 +6668,11 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
         return status >= GPUSYNC__STATUS_COMPLETED   ? "ended by Metal, but its handler has not come"
                : status <= GPUSYNC__STATUS_COMMITTED ? "committed"
                                                      : "scheduled";
-    return w->state == GPUSYNC__HELD ? "held" : w->running ? "ended, but its handler has not come" : "ended";
+    if (w->state == GPUSYNC__HELD)
+        return "held";
+    if (w->state == GPUSYNC__ENDED)
+        return w->running ? "over, but its handler has not come" : "over";
+    return w->running ? "ended, but its handler has not come" : "ended";
 }
 
 /* A line for work. */
@@ -6769,7 +6774,8 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
     if (timeline)
         gpusync__write_timeline(out, timeline, shows);
     else
-        gpusync__write(out, ": %" PRIu64 " of %" PRIu64 " %s", t->head.completed, t->head.committed,
+        gpusync__write(out, ": %" PRIu64 " of %" PRIu64 " %s", t->head.completed,
+                       q ? t->head.committed : ((gpusync_warmup *)(void *)t)->count,
                        q ? "tickets are done" : "pipelines are compiled");
     if (q && !gpusync__has_room(q))
         gpusync__write(out, ", all of its %u places are taken", (unsigned)q->limit);

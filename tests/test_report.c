@@ -627,7 +627,7 @@ static void test_S9_work_that_ended_out_of_turn(void **state)
     softmetal_finish(second);
     assert_hang(
         s, "work that ended out of turn",
-        LINES("    ticket 1 'slow': committed for 8.0 ms", "    ticket 2 'quick': ended for 5.0 ms; behind ticket 1"),
+        LINES("    ticket 1 'slow': committed for 8.0 ms", "    ticket 2 'quick': over for 5.0 ms; behind ticket 1"),
         NONE);
     end_hang(s);
 }
@@ -739,6 +739,21 @@ static void test_S9_a_warm_up_that_compiles(void **state)
                 LINES("  warm-up 5: 0 of 2 pipelines are compiled"));
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     assert_ok(job_end(&j));
+    assert_ok(gpusync_warmup_destroy(warmup));
+}
+
+/* ... and one that compiles nothing in advance. */
+static void test_S9_a_warm_up_that_is_disabled(void **state)
+{
+    stage *s = stage_of(state);
+    static const char source[] = "kernel void one() {} kernel void two() {}";
+    const gpusync_pipeline_desc pipelines[] = {{source, NULL, "one"}, {source, NULL, "two"}};
+    const gpusync_warmup_desc desc = {pipelines, LENGTH(pipelines), true};
+    gpusync_warmup *warmup = NULL;
+    void *pipeline = NULL;
+    assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
+    assert_ok(gpusync_warmup_pipeline(warmup, 1, GPUSYNC_FOREVER, &pipeline, NULL));
+    assert_non_null(strstr(read_report(s->device), ": 1 of 2 pipelines are compiled\n"));
     assert_ok(gpusync_warmup_destroy(warmup));
 }
 
@@ -997,7 +1012,7 @@ static void test_S9_ended_work_waits_for_nothing(void **state)
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_hang(s, "work that was cancelled behind slow work",
                 LINES("    ticket 1 'slow': committed for 5.0 ms",
-                      "    ticket 2 'cancelled': ended for 5.0 ms; behind ticket 1"),
+                      "    ticket 2 'cancelled': over for 5.0 ms; behind ticket 1"),
                 NONE);
     end_hang(s);
 }
@@ -1803,6 +1818,7 @@ int main(void)
         HANG(test_S9_work_of_Metal_4),
         HANG(test_S9_no_object_is_named_that_the_program_has_not_made),
         HANG(test_S9_a_warm_up_that_compiles),
+        HANG(test_S9_a_warm_up_that_is_disabled),
         HANG(test_S9_a_shader_that_compiles),
         HANG(test_S9_a_submission_of_much),
         HANG(test_S9_objects_without_labels),
