@@ -3380,8 +3380,9 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     after->go = q;
 }
 
-/* A queue of Metal 4 has made the signals of the work. If they came late, behind higher ones, an event that just stores
-   shows too little now (assumed): it is written once more. */
+/* A queue of Metal 4 has made the signals of the work. They may have come late, behind higher ones. That a lower value
+   then changes nothing is documented for [MTLCommandBuffer encodeSignalEvent:value:], and assumed for this queue: so
+   the event is written once more. */
 static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
 {
     for (const gpusync__link *link = w->links; link; link = link->next) {
@@ -3655,8 +3656,8 @@ static uint64_t gpusync__event_value(const gpusync_timeline *t)
 
 /* Writes the value of a timeline to its event, if it is higher. One thread does at a time, and looks again whether the
    value has changed, or the GPU may have written the event of a failed timeline. A signal of the GPU's may cross this
-   one, and the event then have the lower value (assumed): so the host also writes the GPU's next value, when that is
-   reached. */
+   one. That an event only rises is documented for each side (signaledValue, encodeSignalEvent:value:), and assumed
+   where both write at once: so the host also writes the GPU's next value, when that is reached. */
 static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
 {
     gpusync_timeline *t = after->dirty;
