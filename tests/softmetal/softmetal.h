@@ -65,8 +65,9 @@ typedef struct softmetal_quirks {
                                    before the event rises again                                                    */
     bool refused_listeners;     /* a listener's block beyond 100 that wait on one event ends the process, as an
                                    exception would                                                                 */
-    bool falling_events;        /* an event takes a value that is lower than its own, too. (Apple documents that it does
-                                   not; of a write of the CPU beside one of the GPU, and of Metal 4, nothing is said.) */
+    bool falling_events;        /* an event takes a value that is lower than its own, too. (Apple documents that it
+                                   does not; nothing is said of a write of the CPU beside one of the GPU, nor of
+                                   Metal 4.)                                                                       */
     bool overtaking_signals;    /* a command buffer of one signal fires it at its commit                           */
     bool handlers_backwards;    /* completed handlers run in the opposite order (not those that are stepped)       */
     bool status_autoreleases;   /* status autoreleases the buffer                                                  */
