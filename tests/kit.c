@@ -131,17 +131,23 @@ void gate_wait(gate *g)
     unsigned round;
     pthread_mutex_lock(&g->lock);
     round = g->rounds;
+    g->inside++;
     if (++g->arrived == g->size) {
         g->arrived = 0;
         g->rounds++;
         pthread_cond_broadcast(&g->open);
     }
     while (round == g->rounds) pthread_cond_wait(&g->open, &g->lock);
+    if (--g->inside == 0) pthread_cond_broadcast(&g->open); /* gate_destroy */
     pthread_mutex_unlock(&g->lock);
 }
 
+/* The others may not have left yet, and a thread of softmetal's is not joined. */
 void gate_destroy(gate *g)
 {
+    pthread_mutex_lock(&g->lock);
+    while (g->inside) pthread_cond_wait(&g->open, &g->lock);
+    pthread_mutex_unlock(&g->lock);
     pthread_cond_destroy(&g->open);
     pthread_mutex_destroy(&g->lock);
 }

@@ -85,7 +85,7 @@ void join(pthread_t thread);
 typedef struct gate {
     pthread_mutex_t lock;
     pthread_cond_t open;
-    unsigned size, arrived, rounds;
+    unsigned size, arrived, rounds, inside;
 } gate;
 void gate_init(gate *g, unsigned size);
 void gate_wait(gate *g);
