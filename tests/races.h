@@ -271,7 +271,7 @@ static void check_count(uint64_t count, unsigned expected)
 }
 
 /* Searches with so many switches, and runs so many seeds, unless the environment asks for one of the two. A search ends
-   after 2,500 schedules, or TURNS_LIMIT, 0 for none: make test is not to take long. With each atomic operation a point,
+   after 1,000 schedules, or TURNS_LIMIT, 0 for none: make test is not to take long. With each atomic operation a point,
    a search with one switch is a long one. */
 TURNS_UNUSED static void run_race(const turns_race *one, unsigned switches, unsigned seeds, unsigned expected)
 {
@@ -279,7 +279,7 @@ TURNS_UNUSED static void run_race(const turns_race *one, unsigned switches, unsi
     const char *limit = getenv("TURNS_LIMIT");
     turns_race copy = *one, *race = &copy;
     if (!copy.limit)
-        copy.limit = limit ? strtoull(limit, NULL, 10) : 2500;
+        copy.limit = limit ? strtoull(limit, NULL, 10) : 1000;
     seen = 0;
 #ifdef WITH_ATOMICS
     switches = 0;

@@ -306,7 +306,7 @@ static void test_S8_random_programs_fail_as_the_model_says(void **state)
                              .reach = 800,
                              .changes = 4};
     (void)state;
-    run_random(&race, 2000, 15);
+    run_random(&race, 1000, 15);
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>ends -- */
