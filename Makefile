@@ -68,8 +68,7 @@ test_flags := -std=c11 $(if $(darwin),-D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -W
 example_flags := -std=c99 $(if $(darwin),,-gdwarf-4 -D_POSIX_C_SOURCE=200809L -DGPUSYNC_OBJC=1)
 frameworks := -framework Metal -framework CoreGraphics -framework Foundation -lobjc
 
-# cmocka 2 deprecates assert_in_range, and cmocka 1 has no other. Homebrew has libraries where no compiler looks. The gold
-# linker takes a quarter of the time.
+# cmocka 2 deprecates assert_in_range, and cmocka 1 has no other. Homebrew is where no compiler looks. gold links fast.
 brew := $(wildcard /opt/homebrew)
 cmocka_flags := -DCMOCKA_DISABLE_DEPRECATION_WARNINGS $(brew:%=-isystem %/include)
 libraries := $(if $(darwin),$(brew:%=-L%/lib),$(if $(shell command -v ld.gold),-fuse-ld=gold))

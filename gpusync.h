@@ -996,8 +996,10 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 /** Write a text that tells why nothing moves: a line for every open command buffer (its number counts those of its
     queue) and what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to
     bring that), every timeline, every call that waits, every callback that runs; none for a thread in a call of Metal.
-    "Over": nothing of it will run any more, and its ticket ends in its turn. Ages are those of the present state. Each
-    line was true when it was written, and no two are of one moment.
+    "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more, and its ticket ends in its
+    turn. "Waits on the host": gpusync holds it. What "no work" is to signal the host may. Ages are those of the present
+    state. Each line was true when it was written, and no two are of one moment. Objects without a label have numbers,
+    one series for the device.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
     Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
@@ -6612,7 +6614,7 @@ static void gpusync__write_source(gpusync__report *out, const gpusync__target *t
                        w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number,
                        gpusync__name(&w->queue->target, out->name));
     else
-        gpusync__write(out, ", which %s is to signal", gpusync__timeline_of(t)->outside ? "other code" : "nothing");
+        gpusync__write(out, ", which %s is to signal", gpusync__timeline_of(t)->outside ? "other code" : "no work");
 }
 
 /* What a call, or work, waits for. Signals of the work itself do not count. */
@@ -6634,7 +6636,7 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
     bool hosts = w->state != GPUSYNC__OPEN && w->state != GPUSYNC__SENT;
     const gpusync__link *lower = hosts ? gpusync__blocker(w, link) : NULL;
-    const char *verb = lower ? "; cannot signal" : late ? "; comes too late to signal" : "; is to signal";
+    const char *verb = lower ? "; cannot signal" : late ? "; can no longer signal" : "; is to signal";
     gpusync__write_point(out, verb, link->target, link->entry.number);
     if (!lower)
         return;
@@ -6655,7 +6657,8 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
         if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
         else if (waits && !link->signal && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
-            gpusync__write_need(out, "; waits for", link->target, link->entry.number, w);
+            gpusync__write_need(out, link->encoded ? "; waits for" : "; waits on the host for", link->target,
+                                link->entry.number, w);
 }
 
 /* Where work is. status: what Metal says. */
@@ -6666,7 +6669,7 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
                : status                            ? "enqueued, which holds up what was committed behind it,"
                                                    : "not committed";
     if (w->state == GPUSYNC__SENT)
-        return status >= GPUSYNC__STATUS_COMPLETED   ? "ended by Metal, but its handler has not come"
+        return status >= GPUSYNC__STATUS_COMPLETED   ? "over for Metal, but its handler has not come"
                : status <= GPUSYNC__STATUS_COMMITTED ? "committed"
                                                      : "scheduled";
     if (w->state == GPUSYNC__HELD)
@@ -6779,9 +6782,10 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
                        q ? t->head.committed : ((gpusync_warmup *)(void *)t)->count,
                        q ? "tickets are done" : "pipelines are compiled");
     if (q && !gpusync__has_room(q))
-        gpusync__write(out, ", all of its %u places are taken", (unsigned)q->limit);
+        gpusync__write(out, ", no room: its limit of %u is reached", (unsigned)q->limit);
     if (q && q->sticks)
-        gpusync__write(out, ", the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket, q->stuck.message);
+        gpusync__write(out, ", refuses new work, as the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket,
+                       q->stuck.message);
     if (t->owed)
         gpusync__write(out, ", callbacks, releases or compilations not over: %u", (unsigned)t->owed);
     gpusync__write_waits(out, &t->entries);
@@ -6802,16 +6806,17 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size
     if (!dev)
         return 0;
     gpusync__lock(dev);
-    gpusync__write(&out, "gpusync %d.%d.%d device: %zu callbacks are due %s", GPUSYNC_VERSION_MAJOR,
+    gpusync__write(&out, "gpusync %d.%d.%d device: %zu callbacks are due, to be run %s", GPUSYNC_VERSION_MAJOR,
                    GPUSYNC_VERSION_MINOR, GPUSYNC_VERSION_PATCH, dev->due_count,
-                   dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL ? "in gpusync_device_run_callbacks"
+                   dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL ? "by gpusync_device_run_callbacks"
                                                                   : "on the dispatch queue");
     if (dev->lost)
         gpusync__write(&out, ", lost for %.1f ms: %s", gpusync__ms(dev->lost_ns, out.now),
                        gpusync_failure_string((gpusync_failure)dev->lost));
     for (const gpusync__caller *c = dev->callers; c; c = c->next) {
         bool compiles = c->target && c->target->kind == GPUSYNC__WARMUP;
-        gpusync__write(&out, "\n  a %s", compiles ? "compilation" : "callback or release");
+        const char *kind = compiles ? "compilation" : c->number ? "callback or release" : "callback or `destroyed`";
+        gpusync__write(&out, "\n  a %s", kind);
         if (c->target)
             gpusync__write_point(&out, " of", c->target, c->number);
         gpusync__write(&out, " has run for %.1f ms", gpusync__ms(c->since_ns, out.now));
