@@ -7075,7 +7075,7 @@ GPUSYNC__STUB(gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, 
 GPUSYNC__STUB(gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket))
 GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
 GPUSYNC__STUB(gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object))
-GPUSYNC__STUB(gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *count))
+GPUSYNC__STUB_OUT(gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *out))
 GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
 GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                           gpusync_error *error))
