@@ -10,9 +10,9 @@
      1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
      2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the ordered work before
         it, uses. True stays true, and whatever a call returned, gpusync_is_done decides about memory.
-     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets, except UNORDERED work: while
-        it is held nothing waits for it, it waits for no held work, and its end is told alone. Once Metal has work,
-        Metal's order of the queue applies.
+     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets, except UNORDERED work: held,
+        it stands behind no other work, and none behind it, and it ends on its own. Once Metal has work, Metal's order
+        of the queue applies.
      4. A ticket ends once, with one result. OK means that the work, and the points that it was given to wait for,
         succeeded; earlier tickets of its queue are not among them. Every other result is on record
         (gpusync_queue_next_error) before a call returns it. TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK
@@ -27,7 +27,7 @@
         and stays reached.
      8. Work that fails fails the timelines that it was to signal; what waits for them, or for its ticket, fails, and
         never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had it and
-        nobody knows whether it ended (abandoned, or on a lost device).
+        its end is unknown (abandoned, or on a lost device).
      9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
         what it is to signal, every ticket that has not ended and what it waits for, every call that waits.
     10. gpusync calls the program (hooks, callbacks, log, trace) without a lock of its own, and never again after
@@ -94,7 +94,7 @@
                                                   gpusync.
      GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
                                                   0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
-                                                  NULL; the texts and gpusync_version answer.
+                                                  NULL; the texts and gpusync_version work.
 
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
    200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
@@ -108,7 +108,7 @@
                point, behind held work, or for the order of values.
    Sent        Metal has the work.
    Ended       Its result is known, and on record if it is a failure. (Settled: the same.)
-   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with it.
+   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with all.
                Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
                GPU may go on with it.
    In flight   Has a ticket, and is not done.
@@ -116,31 +116,31 @@
    Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
                reached, or the timeline fails.
    Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
-               at their own points; a wait that sleeps looks at the whole device after 50 ms, then after 100, 200, 400
-               ms and each 400 ms more. So a completed handler that Metal loses costs such a time, and nothing else.
+               at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
+               always 400 ms. So a completed handler that Metal loses costs one such pause, and nothing else.
 
    >>threads ----------------------------------------------------------------------------------------------------------
 
    Devices, queues, timelines, warm-ups: any call except the destroy calls and abandon on any thread, several at once;
-   destroy and abandon on one thread, with OK once. Command buffers: encoding and commit on one thread at a time
-   (Metal's rule). While a queue or timeline is destroyed, calls may be waiting for it, which have called yield or park:
-   they end with ERROR_DESTROYED. No other call on it may be in progress, and none may begin but in its own callbacks,
-   `destroyed` not among them: the program ensures this, as with free(), also for the calls that destroy later.
-   ERROR_DESTROYED of a second destroy helps to find such faults; do not rely on it. In those callbacks questions are
-   answered, and what would change the object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits
-   for a callback of its own object that runs: while you call destroy, hold no lock that a callback, the log function,
-   notify or unpark acquires. Never cancel a thread in a call (pthread_cancel). No call is async-signal-safe. A forked
-   child may call nothing of gpusync, but exec and _exit.
+   destroy and abandon on one thread; OK comes once. Command buffers: encoding and commit on one thread at a time
+   (Metal's rule). While a queue or timeline is destroyed, calls that wait for it, in yield or park, end with
+   ERROR_DESTROYED. No other call on it may be in progress, or begin, except in its own callbacks (not `destroyed`): the
+   program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a second destroy
+   helps to find such faults; do not rely on it. In those callbacks questions are answered, and what would change the
+   object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits for a callback of its own object that
+   runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark acquires. Never cancel
+   a thread in a call (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of
+   gpusync.
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
    once returns ERROR_WOULD_DEADLOCK (an object of another device is not detected: never wait for it there). The hooks
-   yield, park and unpark, and log and notify, may call everything that does not wait, run callbacks, or block in a
-   destroy. log and notify may run on several threads at once, and must return soon: they must not acquire a lock that a
-   thread in a destroy holds. No function of the program may be left by a C++ exception or longjmp, nor end its thread.
-   gpusync holds no lock while it calls them. Every call that is not inline may call unpark for other threads, log, and
-   notify. gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on
-   another thread. gpusync has no threads of its own.
+   yield, park and unpark, and log and notify, may call nothing that waits, runs callbacks, or blocks in a destroy. log
+   and notify may run on several threads at once, and must return soon: they must not acquire a lock that a thread in a
+   destroy holds. No function that gpusync calls may be left by a C++ exception or longjmp, or end its thread. gpusync
+   holds no lock while it calls them. Every call that is not inline may call unpark for other threads, log, and notify.
+   gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on another
+   thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ typedef struct gpusync_device_desc {
     void *GPUSYNC_OPT log_user;             /**< Passed to log. */
     gpusync_callback_mode callback_mode;    /**< Where callbacks run. */
     /** QUEUED: a dispatch_queue_t, which must be serial (not checked); retained. Give it a quality of service: without
-        one libdispatch uses that of the thread that asks first. NULL: gpusync's. */
+        one libdispatch uses that of the first thread that asks. NULL: gpusync's. */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program runs callbacks now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
@@ -428,7 +428,7 @@ typedef struct gpusync_command_buffer_desc {
     While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room; those that sleep are
     served in the order in which they came. Room comes back when work ends, when memory of work that never ran goes (see
     >>ownership), and with a discard. Metal also counts command buffers that gpusync does not know, those that a look
-    has found over before their handlers returned, and those that the program still references after a discard: if these
+    found ended whose handlers have not returned, and those that the program still references after a discard: if these
     fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
@@ -448,13 +448,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     that is order_only gets the value, as if the buffer had been held and never run). Never discard a buffer that the
     program has enqueued: its Metal queue would wait for it.
     Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more, as in a destroy.
-    Threads any   Blocks no   Owns releases the buffer; one whose value is to be raised when that is */
+    Threads any   Blocks no   Owns releases the buffer; that of an order_only signal when the value is reached */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
     command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer_create or from anywhere else; not a wrapper
                     that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
-                    gpusync_commit_marker). One that was made elsewhere needs no room; it is counted, and may exceed it.
+                    gpusync_commit_marker). One that was made elsewhere needs no room, but counts.
     Returns  OK: sent; or held, behind held work, for a wait in the buffer, or for the order of its signals; or, if what
              it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be held.
              After an error the buffer is as before, open or not: commit it later, or discard it.
@@ -592,7 +592,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device 
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** Why a command buffer failed, and what helps: from the driver's error number if gpusync knows it, else from Metal's
-    code (examples/metal-behaves.md). An error of another domain is OTHER, and so are gpusync's own but CANCELLED. Open:
+    code (examples/metal-behaves.md). An error of another domain is OTHER, as are gpusync's own, except CANCELLED. Open:
     Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
@@ -729,9 +729,9 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *device, 
 typedef struct gpusync_timeline_desc {
     uint64_t initial_value;        /**< Of a timeline with its own event, else ignored. Up to GPUSYNC_MAX_VALUE. */
     const char *GPUSYNC_OPT label; /**< Shows in failures; NULL: none. */
-    /** An MTLSharedEvent that other code signals, too; retained; of one timeline of this device (not checked), and
-        perhaps of one of another device. Its value UINT64_MAX, now or later, fails the timeline with ERROR_EXECUTION;
-        others above GPUSYNC_MAX_VALUE count as that. NULL: makes one. */
+    /** An MTLSharedEvent that other code signals, too; retained; for one timeline of each device (not checked). Its
+        value UINT64_MAX, now or later, fails the timeline with ERROR_EXECUTION; others above GPUSYNC_MAX_VALUE count as
+        GPUSYNC_MAX_VALUE. NULL: makes one. */
     void *GPUSYNC_OPT shared_event;
     /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
         A value may then come from there: work that waits for one goes to the GPU, whether or not its signal is known.
@@ -739,8 +739,8 @@ typedef struct gpusync_timeline_desc {
         The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
     bool signalled_by_others;
     /** A failure does not pass along this timeline: the value of work that failed, or never ran, is raised by the host,
-        on an imported event too, once each lower value of sent work is reached; a higher one that is sent before takes
-        it along. For frames that go on without the one that failed. */
+        on an imported event too, once each lower value of sent work is reached; a higher one that was sent earlier
+        includes it. For frames that outlive a failed one. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -798,8 +798,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work that was to signal the timeline is not affected.
-    reason   Copied: result, class, texts and labels reach what waits. Its result counts if it is from -1 to
-             ERROR_COMPILE, named or not. Else, or NULL: ERROR_EXECUTION.
+    reason   Copied: result, class, texts and labels reach what waits. Its result counts from ERROR_INVALID_ARGUMENT to
+             ERROR_COMPILE, else it is ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
@@ -817,7 +817,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
 /** When a wait for several points ends. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     GPUSYNC_WAIT_ALL,           /**< When every point has ended. */
-    GPUSYNC_WAIT_ANY,           /**< When one point has, in success or failure. */
+    GPUSYNC_WAIT_ANY,           /**< When one point has ended, well or badly. */
     GPUSYNC_WAIT_ALL_OR_FAILURE /**< When every point has ended, or one has failed. */
 } gpusync_wait_for;
 
@@ -920,7 +920,7 @@ typedef struct gpusync_submission {
     they wait for, have ended. Waits and signals that were encoded into the buffers count, too. Never waits for room.
     Returns  OK: sent, held, or ended already; *ticket is written before on_complete may run. After an error the command
              buffers are as before, and on_complete is not called. Every error of gpusync_commit, about any of the
-             command buffers. ERROR_QUEUE_FULL: no place for a submission without command buffers, or for gpusync's own:
+             command buffers. ERROR_QUEUE_FULL: no room for a submission without command buffers, or for gpusync's own:
              one for waits and one for signals that the GPU makes. ERROR_INVALID_TICKET: a wait above what was
              committed, or EVERYTHING. ERROR_NOT_RISING also: the signals of one timeline do not rise, or a value above
              GPUSYNC_MAX_VALUE. ERROR_METAL_NIL: gpusync's own buffers. ERROR_ENQUEUED also: an enqueued command buffer
@@ -961,7 +961,7 @@ GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queu
     destroyed  Called with user, where callbacks run, when the work of the queue has ended, its callbacks have run, and
                nothing of it remains. NULL: none. Not called after an error, nor for a NULL queue.
     The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and the looks of
-    whatever other calls come, do the rest. If the GPU hangs the queue, its memory and its device remain, until the
+    whatever other calls come, do the rest. If the GPU hangs, the queue, its memory and its device remain until the
     device is lost: then the first look after a second gives it up.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
@@ -981,13 +981,13 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     until this call:
       New work     gpusync_command_buffer_create, gpusync_commit and gpusync_submit return ERROR_EXECUTION and change
                    nothing. Discard a refused open buffer, or commit it after this call. A marker is accepted.
-      Held work    ends with the error, or one that sticks when its turn comes, and never runs, even if this call comes
-                   soon.
+      Held work    never runs, even if this call comes soon. It ends with the error, or with one that sticks when its
+                   turn comes.
       Sent work    that is ordered, of a higher ticket, and was sent before this call gets the error, even if it
                    succeeds, and even after this call. UNORDERED work gets none, nor does ordered work get that of
                    UNORDERED work.
       Everything   waits and polls for GPUSYNC_EVERYTHING return the error.
-    A failure of a ticket from before this call that is found after it does not stick. Timelines that failed stay
+    A failure of an earlier ticket that is found after this call does not stick. Timelines that failed stay
     failed.
     Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
     Threads any   Blocks no   Owns nothing */
@@ -997,9 +997,9 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
     queue) and what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to
     bring that), every timeline, every call that waits, every callback that runs; none for a thread in a call of Metal.
     "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more, and its ticket ends in its
-    turn. "Waits on the host": gpusync holds it. What "no work" is to signal the host may. Ages are those of the present
-    state. Each line was true when it was written, and no two are of one moment. Objects without a label have numbers,
-    one series for the device.
+    turn. "Waits on the host": gpusync holds it. Where "no work" is to signal, the host may. Ages are those of the
+    present state. Each line was true when it was written, and no two are of one moment. Objects without a label have
+    numbers, one series for the device.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
     Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
@@ -1015,7 +1015,7 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
    Room       Counts tickets. No limit by default; with max_command_buffer_count a commit may return ERROR_QUEUE_FULL.
    Lifetimes  Metal retains nothing. gpusync retains command buffers until the feedback, and the queue and the events
               of its signals until the queue has made them, also behind a destroy. The program owns the rest, residency
-              and barriers, too. Reset an allocator when each ticket recorded with it is done (gpusync_is_done).
+              and barriers, too. Reset an allocator when all work recorded with it is done (gpusync_is_done).
    End        Metal tells of it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
               repair a feedback that Metal loses: then the ticket never ends, and gpusync_queue_destroy does not return
               (gpusync_queue_abandon does). Never wait on the feedbackQueue of the program's own queue descriptor.
@@ -1097,7 +1097,7 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; several points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: of gpusync_timeline_signal, or of work that has ended well. */
-    GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: before a callback, but for `destroyed`. */
+    GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: before a callback, except `destroyed`. */
 } gpusync_trace_kind;
 
 /** How a wait ended, as gpusync_stats counts it. */
@@ -1170,7 +1170,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
                                                                  size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
 
-/** Get one pipeline. If its compilation has not begun, the call compiles it, whatever its limit; else it waits for it.
+/** Get one pipeline. With a limit above 0 the call compiles it, if that has not begun; else it waits for it.
     i           The pipeline's number in the desc, from 0.
     timeout_ns  0: does not compile, and does not wait.
     error       With ERROR_COMPILE: gets Metal's text, and the function's name as its label. May be NULL.
