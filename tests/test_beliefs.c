@@ -104,6 +104,7 @@ static const knob knobs[] = {
     {{"block"}, QUIRK(lost_handlers), NULL},
     {{"status first"}, QUIRK(status_after_handlers), NULL},
     {{"times"}, NONE, turn_gpu_clock},
+    {{"value and bytes"}, NONE, turn_failure},
     {{"handler order"}, QUIRK(handlers_backwards), NULL},
     {{"slow handler"}, QUIRK(status_early), NULL},
     {{"slow handler", "commit in a handler"}, NONE, turn_hold_up},

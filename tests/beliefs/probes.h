@@ -244,6 +244,26 @@ static void probe_handler(void)
     SAY("times", IF_TRUE(right == i), "%u of %u handlers found them between the commit and now", right, i);
 }
 
+/* As a timeline reads an event that other code signals. */
+static void probe_value(void)
+{
+    enum { ROUNDS = 50 };
+    void *queue = NEW_QUEUE(), *memory = metal_buffer_new(device, BYTES), *event = new_event();
+    unsigned i, filled = 0;
+    for (i = 0; i < ROUNDS; i++) {
+        void *buffer = metal_queue_command_buffer(queue);
+        fill(buffer, memory, i + 1, 1);
+        metal_encode_signal(buffer, event, i + 1);
+        metal_commit(buffer);
+        if (!reaches(event, i + 1))
+            break;
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        filled += last_byte(memory) == i + 1;
+    }
+    SAY("value and bytes", IF_TRUE(filled == ROUNDS), "%u of %u times memory was filled when the event had the value",
+        filled, ROUNDS);
+}
+
 static void probe_handler_order(void)
 {
     enum { HANDLERS = 16 };
@@ -683,6 +703,8 @@ static const belief rows[] = {
         "a value is reached for gpusync while the event shows it late; other code may see that"),
     ROW("times", handler, "handlers find the GPU's times, in seconds of the clock of gpusync_now_ns",
         "gpusync_times and the trace show what Metal says; wake_ns of gpusync_stats is wrong"),
+    ROW("value and bytes", value, "who reads an event's value, and fences, sees what the GPU wrote before the signal",
+        "a wait for a value of other code returns before the memory is right"),
     ROW("handler order", handler_order, "the handlers of a command buffer run in the order of their addition",
         "a wait with options.handlers may return before a handler of the program has run"),
     ROW("slow handler", slow_handler, "while a handler runs, later command buffers of the queue show no end",
