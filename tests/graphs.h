@@ -32,7 +32,7 @@ typedef struct graph_rules {
     unsigned queues, timelines;
     unsigned steps;
     bool unordered, host_sync, tickets, encoded, markers, fails, cancels, discards, host_signals, order_only, sticky;
-    bool others, empties, looks, timeline_fails;
+    bool others, empties, looks, timeline_fails, metal4;
 } graph_rules;
 
 /* From the simplest kind on. */
@@ -64,6 +64,20 @@ static const graph_rules graph_kinds[] = {
      .tickets = true,
      .unordered = true,
      .host_sync = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .host_signals = true,
+     .looks = true},
+    {.name = "metal4",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 70,
+     .metal4 = true,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .empties = true,
      .encoded = true,
      .discards = true,
      .markers = true,
@@ -158,6 +172,7 @@ static const graph_rules graph_kinds[] = {
      .sticky = true,
      .others = true,
      .timeline_fails = true,
+     .metal4 = true,
      .looks = true},
 };
 
@@ -182,6 +197,7 @@ typedef struct model_point {
 
 typedef struct model_signal {
     int timeline;
+    bool by_host; /* and not by the GPU */
     bool overtaken;
     bool assumed; /* ... by what the model comes to later in the step: check_tickets asks whether it did */
 } model_signal;
@@ -198,9 +214,10 @@ typedef struct model_work {
     uint64_t rank; /* the value of all its signals */
     bool encodes;  /* its waits and signals are encoded in its only buffer */
     void *buffers[MOST_BUFFERS];
+    void *run; /* of its buffers, on a queue of Metal 4 */
     unsigned buffer_count;
-    unsigned left; /* buffers that have not ended on the GPU */
-    bool ended;    /* the GPU is finished with it */
+    unsigned left; /* what Metal has of it, and has not ended on the GPU */
+    bool ended;    /* the GPU is finished with it, and tells */
     bool faults;   /* one of its buffers fails */
     bool failed;   /* one of them has failed */
     results takes; /* the failure that stuck before it in the order of tickets; 0: none */
@@ -230,7 +247,7 @@ typedef struct model_timeline {
 } model_timeline;
 
 typedef struct model_queue {
-    bool sticky;
+    bool sticky, metal4;
     results stuck;  /* 0: nothing sticks */
     results sticks; /* all that would have stuck alone, since the last clear_failure */
     unsigned stuck_at;
@@ -332,6 +349,14 @@ static void end_wrong(graph *g, const char *file, int line)
             fprintf(stderr, " with %d", w->result);
         if (w->state == MODEL_SENT && w->ended)
             fprintf(stderr, " and over on the GPU");
+        if (w->state != MODEL_OPEN)
+            fprintf(stderr, "; a poll says %d", gpusync_poll(g->s.q[w->queue], w->ticket, NULL));
+    }
+    for (i = 0; i < (int)g->rules->timelines; i++) {
+        uint64_t value = 0;
+        gpusync_result result = gpusync_timeline_query(g->s.t[i], &value);
+        fprintf(stderr, "\n  timeline %d: %d, failures %llx; a query says %d, with %d", i, (int)g->t[i].reached,
+                (unsigned long long)g->t[i].failure, (int)value, result);
     }
     fprintf(stderr, "\n%s: step %u", g->rules->name, g->step);
     if (g->bytes)
@@ -378,13 +403,23 @@ static bool model_sent(const model_work *w)
     return w->state == MODEL_SENT;
 }
 
-static bool signals_timeline(const model_work *w, int timeline)
+static const model_signal *signal_of(const model_work *w, int timeline)
 {
     unsigned k;
     for (k = 0; k < w->signal_count; k++)
         if (w->signals[k].timeline == timeline)
-            return true;
-    return false;
+            return &w->signals[k];
+    return NULL;
+}
+
+static bool signals_timeline(const model_work *w, int timeline)
+{
+    return signal_of(w, timeline) != NULL;
+}
+
+static bool gpu_signals(const model_work *w, int timeline)
+{
+    return signals_timeline(w, timeline) && !signal_of(w, timeline)->by_host;
 }
 
 /* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. With what is to be raised. before:
@@ -477,23 +512,17 @@ static bool model_waits_over(const graph *g, const model_work *w)
 /* S6: reached, or signalled by work that Metal has; HOST_SYNC waits for what is reached (R2), tickets for the end. */
 static bool model_comes(const graph *g, const model_work *w, const model_point *p)
 {
-    const model_timeline *t;
-    unsigned k;
     int i;
     if (model_point_result(g, p) == ONLY_OK)
         return true;
     if (p->queue >= 0 || w->host_sync)
         return false;
-    t = &g->t[p->timeline];
-    if (t->others)
+    if (g->t[p->timeline].others)
         return true;
     for (i = 0; i < g->work_count; i++) {
         const model_work *other = &g->work[i];
-        if (!model_sent(other) || other->host_sync || other->rank < p->value)
-            continue;
-        for (k = 0; k < other->signal_count; k++)
-            if (other->signals[k].timeline == p->timeline)
-                return true;
+        if (model_sent(other) && other->rank >= p->value && gpu_signals(other, p->timeline))
+            return true;
     }
     return false;
 }
@@ -519,9 +548,10 @@ static unsigned commit_of(const graph *g, const model_work *w)
 
 /* Both go to the GPU, from one queue, in the order of tickets, so that nothing has to be held for the order of the
    two. */
-static bool model_side_by_side(const model_work *a, const model_work *b)
+static bool model_side_by_side(const model_work *a, const model_work *b, int timeline)
 {
-    return a->queue == b->queue && !a->host_sync && !b->host_sync && !a->unordered && !b->unordered;
+    bool ordered = a->queue == b->queue && !a->unordered && !b->unordered;
+    return ordered && gpu_signals(a, timeline) && gpu_signals(b, timeline);
 }
 
 /* T3, R2, R4: may the signal go? MAYBE: the letter of the contract holds it, but what is below it is in order already
@@ -549,11 +579,11 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
                 highest = other;
             if (model_waits_for(w, timeline, other->rank))
                 continue;
-            if (!model_side_by_side(other, w))
+            if (!model_side_by_side(other, w, timeline))
                 answer = MODEL_MAYBE;
         }
     }
-    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w))
+    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w, timeline))
         return MODEL_NO;
     return answer;
 }
@@ -917,11 +947,11 @@ static bool model_raise(graph *g)
 
 /* T3: of those that could go, the lowest value of a timeline first. Which goes first of two that share no timeline, and
    so what stands behind them in time to be compared, is left open: the model follows gpusync. */
-static bool model_share_timeline(const model_work *a, const model_work *b)
+static bool model_share_timeline(const graph *g, const model_work *a, const model_work *b)
 {
     unsigned k;
     for (k = 0; k < a->signal_count; k++)
-        if (signals_timeline(b, a->signals[k].timeline))
+        if (signals_timeline(b, a->signals[k].timeline) && !g->t[a->signals[k].timeline].failure)
             return true;
     return false;
 }
@@ -940,7 +970,7 @@ static void model_keep_lowest(const graph *g, bool *could_go)
     for (rank = 1; rank <= g->top; rank++)
         for (i = 0; i < g->work_count; i++)
             for (k = 0; could_go[i] && g->work[i].rank == rank && k < g->work_count; k++)
-                if (could_go[k] && g->work[k].rank < rank && model_share_timeline(&g->work[k], &g->work[i]) &&
+                if (could_go[k] && g->work[k].rank < rank && model_share_timeline(g, &g->work[k], &g->work[i]) &&
                     !model_comes_late(g, &g->work[k], &g->work[i]))
                     could_go[i] = false;
 }
@@ -1105,11 +1135,30 @@ static results model_refusals(const graph *g, const model_work *w)
 
 /* -- what gpusync does ----------------------------------------------------------------------------------------- */
 
+/* A queue of Metal 4 has got the buffers of one work. */
+static void watch_metal4(graph *g, const void *metal_queue)
+{
+    unsigned k;
+    int i;
+    pthread_mutex_lock(&g->lock);
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        if (!w->run || g->s.metal[w->queue] != metal_queue || commit_of(g, w) != UINT32_MAX || !is_sent(w->buffers[0]))
+            continue;
+        must(g->commit_count + w->buffer_count <= MOST_COMMITS, "too many commits");
+        for (k = 0; k < w->buffer_count; k++)
+            g->commits[g->commit_count++].buffer = w->buffers[k];
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
 static void watch(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     graph *g = (graph *)user;
     unsigned i;
     bool commits = strcmp(selector, "commit") == 0;
+    if (phase == SOFTMETAL_AFTER && strcmp(selector, "commit:count:options:") == 0)
+        watch_metal4(g, object);
     if (phase != SOFTMETAL_BEFORE || (!commits && strcmp(selector, "encodeSignalEvent:value:") != 0))
         return;
     pthread_mutex_lock(&g->lock);
@@ -1145,7 +1194,7 @@ static int work_of(const graph *g, const void *buffer)
     int i;
     for (i = 0; i < g->work_count; i++)
         for (k = 0; k < g->work[i].buffer_count; k++)
-            if (g->work[i].buffers[k] == buffer)
+            if (g->work[i].buffers[k] == buffer || g->work[i].run == buffer)
                 return i;
     return -1;
 }
@@ -1483,7 +1532,7 @@ static void read_events(graph *g)
         seen = metal_event_value(gpusync_timeline_metal(g->s.t[i], &base)) - base;
         for (j = 0; j < g->work_count; j++) {
             const model_work *w = &g->work[j];
-            bool by_gpu = model_sent(w) && !w->host_sync && signals_timeline(w, i);
+            bool by_gpu = model_sent(w) && gpu_signals(w, i);
             if (by_gpu && w->rank <= seen && w->rank > g->t[i].event)
                 g->t[i].event = w->rank;
         }
@@ -1543,11 +1592,12 @@ static model_work *new_work(graph *g, int queue)
     return w;
 }
 
-static bool signals_already(const model_work *w, int timeline)
+/* R29: there the host signals what the work waits for, too. */
+static bool waits_on_metal4(const graph *g, const model_work *w, int timeline)
 {
     unsigned k;
-    for (k = 0; k < w->signal_count; k++)
-        if (w->signals[k].timeline == timeline)
+    for (k = 0; g->q[w->queue].metal4 && k < w->wait_count; k++)
+        if (w->waits[k].queue < 0 && w->waits[k].timeline == timeline && !model_point_result(g, &w->waits[k]))
             return true;
     return false;
 }
@@ -1565,8 +1615,9 @@ static void draw_points(graph *g, model_work *w)
         w->rank = new_rank(g);
     while (signals-- > 0) {
         int timeline = (int)draw(g, g->rules->timelines);
-        if ((g->t[timeline].others && !g->deaf) || signals_already(w, timeline))
+        if ((g->t[timeline].others && !g->deaf) || signals_timeline(w, timeline))
             continue;
+        w->signals[w->signal_count].by_host = w->host_sync || waits_on_metal4(g, w, timeline);
         w->signals[w->signal_count++].timeline = timeline;
     }
 }
@@ -1578,11 +1629,13 @@ static void *draw_buffer(graph *g, model_work *w)
     int number = (int)(w - g->work);
     metal_retain(buffer);
     mark(&g->s, buffer, (uint32_t)number);
+    w->buffers[w->buffer_count++] = buffer;
+    if (g->q[w->queue].metal4)
+        w->run = softmetal_run_of(w->buffers[0]);
     if (g->rules->fails && chance(g, 12)) {
-        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        softmetal_fail_as(w->run ? w->run : buffer, SOFTMETAL_PAGE_FAULT, NULL);
         w->faults = true;
     }
-    w->buffers[w->buffer_count++] = buffer;
     return buffer;
 }
 
@@ -1593,7 +1646,7 @@ static void accept(graph *g, model_work *w, int64_t ticket)
         wrong(g, "ticket %d, expected %d", (int)ticket, (int)q->last + 1);
     w->ticket = ++q->last;
     q->tickets[w->ticket] = (int)(w - g->work);
-    w->left = w->buffer_count;
+    w->left = w->run ? 1 : w->buffer_count;
     w->state = MODEL_HELD;
     say(g, "  ticket %d\n", (int)ticket);
 }
@@ -1619,7 +1672,7 @@ static void tell_work(graph *g, const model_work *w, const char *what)
 static void throw_away(graph *g, model_work *w)
 {
     unsigned k;
-    for (k = 0; k < w->buffer_count; k++) {
+    for (k = 0; k < w->buffer_count && !w->run; k++) {
         assert_ok(gpusync_command_buffer_discard(g->s.q[w->queue], w->buffers[k]));
         forget_signals_of(g, w->buffers[k]);
     }
@@ -1650,7 +1703,7 @@ static bool room_for_work(const graph *g)
 static bool can_make(graph *g, int queue)
 {
     void *buffer = NULL;
-    if (!g->q[queue].stuck)
+    if (!g->q[queue].stuck || g->q[queue].metal4)
         return room_for_work(g);
     assert_result(gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer), GPUSYNC_ERROR_EXECUTION);
     return false;
@@ -1673,8 +1726,10 @@ static void step_submit(graph *g)
     g->work_count++;
     w->unordered = g->rules->unordered && chance(g, 30);
     w->host_sync = g->rules->host_sync && chance(g, 25);
-    if (w->host_sync && g->rules->empties && chance(g, 30))
+    if ((w->host_sync || g->q[queue].metal4) && g->rules->empties && chance(g, 30))
         buffers = 0;
+    if (!buffers)
+        w->host_sync = true; /* R29 */
     draw_points(g, w);
     for (k = 0; k < buffers; k++)
         draw_buffer(g, w);
@@ -1689,7 +1744,10 @@ static void step_submit(graph *g)
     submission.signal_count = w->signal_count;
     submission.command_buffers = w->buffers;
     submission.command_buffer_count = w->buffer_count;
-    submission.flags = (w->unordered ? GPUSYNC_SUBMIT_UNORDERED : 0u) | (w->host_sync ? GPUSYNC_SUBMIT_HOST_SYNC : 0u);
+    if (w->unordered)
+        submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
+    if (w->host_sync && (buffers || !g->q[queue].metal4))
+        submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
     if (callback) {
         submission.on_complete = called;
         submission.user = (void *)(uintptr_t)g->callback_count;
@@ -1712,6 +1770,19 @@ static void step_submit(graph *g)
     g->callback_count++;
 }
 
+/* R29: what a queue of Metal 4 does not have changes nothing. */
+static void refuse_on_metal4(graph *g, int queue)
+{
+    void *buffer = new_buffer(g->s.q[queue]);
+    gpusync_point point = at(g->s.t[0], g->top + 1);
+    gpusync_ticket ticket = -7;
+    say(g, "%u: queue %d is one of Metal 4: refused\n", g->step, queue);
+    assert_result(gpusync_encode_wait(g->s.q[queue], buffer, point), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(gpusync_encode_signal(g->s.q[queue], buffer, point), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(gpusync_commit_marker(g->s.q[queue], NULL, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_true(ticket == -7);
+}
+
 /* A buffer with encoded waits and signals, which stays open for a while. */
 static void step_encode(graph *g)
 {
@@ -1719,7 +1790,9 @@ static void step_encode(graph *g)
     model_work *w = new_work(g, queue);
     void *buffer;
     unsigned k, kept = 0;
-    if (!can_make(g, queue))
+    if (g->q[queue].metal4)
+        refuse_on_metal4(g, queue);
+    if (g->q[queue].metal4 || !can_make(g, queue))
         return;
     g->work_count++;
     w->encodes = true;
@@ -1810,7 +1883,9 @@ static void step_marker(graph *g)
     int queue = (int)draw(g, g->rules->queues);
     model_work *w = new_work(g, queue);
     gpusync_ticket ticket = -7;
-    if (!room_for_work(g))
+    if (g->q[queue].metal4)
+        refuse_on_metal4(g, queue);
+    if (g->q[queue].metal4 || !room_for_work(g))
         return;
     g->work_count++;
     w->unordered = true;
@@ -1928,8 +2003,9 @@ static void work_over(graph *g, model_work *w)
         look_everywhere(g);
 }
 
-/* The work's GPU part is over when its buffers are, and the one of gpusync's behind them that signals. */
-static void buffer_over(graph *g, void *buffer, int queue)
+/* The work's GPU part is over when its buffers are, and the one of gpusync's behind them that signals. untold: there is
+   the status alone. */
+static void buffer_over(graph *g, void *buffer, int queue, bool untold)
 {
     int n = work_of(g, buffer);
     model_work *w;
@@ -1940,7 +2016,9 @@ static void buffer_over(graph *g, void *buffer, int queue)
             w->failed = true; /* MTLCommandBufferStatusError */
         if (w->left)
             return;
-        if (signals_behind(g, softmetal_first_in_line(g->s.metal[queue])))
+        if (w->run)
+            w->ended = !untold; /* R29: the feedback tells, and nothing else */
+        else if (signals_behind(g, softmetal_first_in_line(g->s.metal[queue])))
             g->behind[queue] = n;
         else
             work_over(g, w);
@@ -1952,7 +2030,7 @@ static void buffer_over(graph *g, void *buffer, int queue)
 }
 
 /* One buffer ends on one queue: with its handlers, or first the status alone, and somebody looks. */
-static bool step_gpu(graph *g, int queue)
+static bool step_gpu(graph *g, int queue, bool all)
 {
     void *metal = g->s.metal[queue];
     softmetal_due due = SOFTMETAL_NOTHING_DUE;
@@ -1960,10 +2038,13 @@ static bool step_gpu(graph *g, int queue)
     unsigned k;
     bool look = g->rules->looks && chance(g, 25);
     for (k = 0; (buffer = softmetal_due_at(metal, k, &due)) != NULL; k++) {
-        if (due != SOFTMETAL_HANDLERS_DUE || !chance(g, 60))
+        int n = work_of(g, buffer);
+        if (due != SOFTMETAL_HANDLERS_DUE || !(all || chance(g, 60)))
             continue;
-        say(g, "%u: late handlers on queue %d, work %d\n", g->step, queue, work_of(g, buffer));
+        say(g, "%u: late handlers on queue %d, work %d\n", g->step, queue, n);
         softmetal_finish(buffer);
+        if (n >= 0 && g->work[n].run)
+            g->work[n].ended = true;
         return true;
     }
     buffer = softmetal_first_in_line(metal);
@@ -1976,7 +2057,7 @@ static bool step_gpu(graph *g, int queue)
         softmetal_complete(buffer);
     else
         softmetal_finish(buffer);
-    buffer_over(g, buffer, queue);
+    buffer_over(g, buffer, queue, look);
     if (look)
         look_everywhere(g);
     metal_release(buffer);
@@ -1995,7 +2076,7 @@ static void one_step(graph *g)
     const graph_rules *r = g->rules;
     unsigned what = (unsigned)draw(g, 100);
     if (what < 40) {
-        step_gpu(g, (int)draw(g, r->queues));
+        step_gpu(g, (int)draw(g, r->queues), false);
     } else if (what < 60) {
         step_submit(g);
     } else if (what < 65) {
@@ -2039,7 +2120,7 @@ static void finish_gpu(graph *g)
     do {
         moved = false;
         for (i = 0; i < (int)g->rules->queues; i++) {
-            if (!step_gpu(g, i))
+            if (!step_gpu(g, i, true))
                 continue;
             moved = true;
             check(g);
@@ -2159,11 +2240,13 @@ static void open_graph(graph *g)
     for (i = 0; i < g->rules->queues; i++) {
         gpusync_queue_desc queue = {.max_command_buffer_count = 400, .error_log_count = 128};
         queue.sticky_failure = g->rules->sticky && chance(g, 60);
+        queue.metal4 = g->rules->metal4 && chance(g, 50);
         g->q[i].sticky = queue.sticky_failure;
+        g->q[i].metal4 = queue.metal4;
         assert_ok(gpusync_queue_create(g->s.device, &queue, &g->s.q[i]));
         g->s.metal[i] = metal_retain(gpusync_queue_metal(g->s.q[i]));
         g->behind[i] = -1;
-        say(g, "queue %u%s\n", i, g->q[i].sticky ? " sticky" : "");
+        say(g, "queue %u%s%s\n", i, g->q[i].sticky ? " sticky" : "", g->q[i].metal4 ? " of Metal 4" : "");
     }
     for (i = 0; i < g->rules->timelines; i++) {
         gpusync_timeline_desc timeline = {0};
