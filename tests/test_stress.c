@@ -9,8 +9,14 @@
    Proved: each ticket has the result that the test knows beforehand; what the GPU wrote is there when a wait says OK,
    and memory that is done is the program's (S2); each callback runs once, with that result; nothing is left over.
 
+   A long life: the same again and again for PROCESS_SECONDS, default 2, costs a process no more than the first tenth.
+
    STRESS is a factor for the length, default 1. SEED is of all that is random; a failure prints it. */
 #include "kit.h"
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
 
 enum { WORKERS = 8, QUEUES = 4, PLACES = 64, WINDOW = 12, LINE = 16 };
 
@@ -61,6 +67,15 @@ static void count_done(void *user, gpusync_result result, const gpusync_error *e
     check((error != NULL) == (result != GPUSYNC_OK));
     check(result == (fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
     COUNT(fails ? &ran_badly : &ran_well);
+}
+
+/* Of a queue that is abandoned: its work may have ended before. */
+static void count_either(void *user, gpusync_result result, const gpusync_error *error)
+{
+    (void)user;
+    check((error != NULL) == (result != GPUSYNC_OK));
+    check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
+    COUNT(&ran_well);
 }
 
 static void count_gone(void *user)
@@ -377,13 +392,18 @@ static void step_queue(worker *w)
 {
     gpusync_queue *q = NULL;
     unsigned i, buffers = (unsigned)draw(w, 4);
+    const bool abandoned = chance(w, 25);
     check(gpusync_queue_create(w->s->device, NULL, &q) == GPUSYNC_OK);
     for (i = 0; i < buffers; i++) {
         gpusync_ticket ticket = 0;
         check(gpusync_commit(q, make_buffer(w, q), &ticket) == GPUSYNC_OK);
         check(ticket == (gpusync_ticket)i + 1);
         COUNT(&promised_well);
-        check(gpusync_on_done(ticket_at(q, ticket), count_done, NULL) == GPUSYNC_OK);
+        check(gpusync_on_done(ticket_at(q, ticket), abandoned ? count_either : count_done, NULL) == GPUSYNC_OK);
+    }
+    if (abandoned) {
+        check(gpusync_queue_abandon(q) == GPUSYNC_OK);
+        return;
     }
     if (chance(w, 50)) {
         check(gpusync_queue_destroy(q) == GPUSYNC_OK);
@@ -465,12 +485,12 @@ static unsigned length_of_run(void)
     return (unsigned)(2000 * factor / SLOW) + 20;
 }
 
-static void run_stress(stage *s, bool failures)
+static void run_stress(stage *s, bool failures, unsigned length, unsigned pass)
 {
     static worker workers[WORKERS];
     const char *text = getenv("SEED");
     unsigned i;
-    seed = text ? strtoull(text, NULL, 10) : 1;
+    seed = (text ? strtoull(text, NULL, 10) : 1) + pass;
     promised_well = promised_badly = ran_well = ran_badly = promised_gone = gone = 0;
     promised_destroyed = destroyed = 0;
     set_latencies();
@@ -480,7 +500,7 @@ static void run_stress(stage *s, bool failures)
         w->s = s;
         w->random = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15) + i * UINT64_C(0xBF58476D1CE4E5B9);
         w->failures = failures;
-        w->rounds = length_of_run();
+        w->rounds = length;
         w->memory = metal_buffer_new(s->metal_device, PLACES * LINE);
         w->bytes = (unsigned char *)metal_contents(w->memory);
         w->token = (unsigned char)(i + 1);
@@ -504,14 +524,61 @@ static void run_stress(stage *s, bool failures)
 
 static void test_S1_to_S8_eight_threads_in_peace(void **state)
 {
-    run_stress(stage_of(state), false);
+    run_stress(stage_of(state), false, length_of_run(), 0);
     for (unsigned i = 0; i < QUEUES; i++)
         assert_int_equal(failures_of(stage_of(state)->q[i]), 0);
 }
 
 static void test_S4_S8_eight_threads_and_failures(void **state)
 {
-    run_stress(stage_of(state), true);
+    run_stress(stage_of(state), true, length_of_run(), 0);
+}
+
+enum { BLOCKS, OBJECTS, THREADS, KILOBYTES, FIGURES };
+
+static void look(long peak[FIGURES])
+{
+    long now[FIGURES] = {kit_now().blocks, softmetal_live(NULL), 0, 0};
+    char line[256];
+    unsigned i;
+    FILE *file = fopen("/proc/self/status", "r"); /* NULL on a Mac */
+    while (file && fgets(line, sizeof line, file)) {
+        (void)sscanf(line, "VmRSS: %ld", &now[KILOBYTES]);
+        (void)sscanf(line, "Threads: %ld", &now[THREADS]);
+    }
+    if (file)
+        fclose(file);
+    for (i = 0; i < FIGURES; i++)
+        peak[i] = now[i] > peak[i] ? now[i] : peak[i];
+}
+
+/* Looks when nothing is in flight: the peaks of the last tenth against those of the first. */
+static void test_a_long_life_costs_no_more_than_a_short_one(void **state)
+{
+    const char *text = getenv("PROCESS_SECONDS");
+    const uint64_t length = SECONDS(text && *text ? strtoul(text, NULL, 10) : 2), from = gpusync_now_ns();
+    const bool sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+    long first[FIGURES] = {0}, last[FIGURES] = {0};
+    gpusync_stats stats;
+    unsigned i, pass;
+    for (pass = 0; gpusync_now_ns() - from < length; pass++) {
+        const uint64_t age = gpusync_now_ns() - from;
+        run_stress(stage_of(state), true, 100, pass);
+        if (age <= length / 10)
+            look(first);
+        if (age >= length / 10 * 9 || pass == 0)
+            look(last);
+    }
+    assert_ok(gpusync_device_get_stats(stage_of(state)->device, NULL, &stats));
+    print_message("%u passes, %llu tickets, %llu failures; blocks, objects, threads, KB:", pass,
+                  (unsigned long long)stats.commits, (unsigned long long)stats.failures);
+    for (i = 0; i < FIGURES; i++)
+        print_message(" %ld -> %ld", first[i], last[i]);
+    print_message("\n");
+    assert_true(last[BLOCKS] > 0 && last[BLOCKS] <= first[BLOCKS] + 32);
+    assert_true(last[OBJECTS] <= first[OBJECTS] + 32);
+    assert_true(last[THREADS] <= first[THREADS] + 16);
+    assert_true(sanitized || last[KILOBYTES] <= first[KILOBYTES] + first[KILOBYTES] / 20 + 1024);
 }
 
 int main(void)
@@ -524,6 +591,8 @@ int main(void)
                       .queue.error_log_count = 16384),
         on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true,
                       .queue.error_log_count = 16384, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL),
+        on_stage_with(test_a_long_life_costs_no_more_than_a_short_one, .queues = QUEUES, .real = true, .threads = true,
+                      .spins = true, .queue.error_log_count = 1024),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
