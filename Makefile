@@ -71,7 +71,7 @@ frameworks := -framework Metal -framework CoreGraphics -framework Foundation -lo
 # cmocka 2 deprecates assert_in_range, and cmocka 1 has no other. Homebrew is where no compiler looks. gold links fast.
 brew := $(wildcard /opt/homebrew)
 cmocka_flags := -DCMOCKA_DISABLE_DEPRECATION_WARNINGS $(brew:%=-isystem %/include)
-libraries := $(if $(darwin),$(brew:%=-L%/lib),$(if $(shell command -v ld.gold),-fuse-ld=gold))
+libraries := $(if $(darwin),$(brew:%=-L%/lib),$(if $(sanitizers),,$(if $(shell command -v ld.gold),-fuse-ld=gold)))
 has = $(firstword $(wildcard $(addsuffix /include/$(1),/usr /usr/local $(brew))))
 
 # What clang's sanitizers are told. Their reports count as failures, also where a program goes on.

@@ -94,7 +94,7 @@
                                                   gpusync.
      GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
                                                   0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
-                                                  NULL; the texts and gpusync_version work.
+                                                  NULL, destroys of NULL OK; the texts work.
 
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
    200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
@@ -127,10 +127,11 @@
    ERROR_DESTROYED. No other call on it may be in progress, or begin, except in its own callbacks (not `destroyed`): the
    program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a second destroy
    helps to find such faults; do not rely on it. In those callbacks questions are answered, and what would change the
-   object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). Destroy waits for a callback of its own object that
-   runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark acquires. Never cancel
-   a thread in a call (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of
-   gpusync.
+   object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a signal, whose end or
+   value another thread waited for, may not have returned when that thread destroys: it keeps what it uses. Destroy
+   waits for a callback of its own object that runs: while you call destroy, hold no lock that a callback, the log
+   function, notify or unpark acquires. Never cancel a thread in a call (pthread_cancel). No call is async-signal-safe.
+   A forked child may call exec and _exit, nothing of gpusync.
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
@@ -428,8 +429,8 @@ typedef struct gpusync_command_buffer_desc {
     While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room; those that sleep are
     served in the order in which they came. Room comes back when work ends, when memory of work that never ran goes (see
     >>ownership), and with a discard. Metal also counts command buffers that gpusync does not know, those that a look
-    found ended whose handlers have not returned, and those that the program still references after a discard: if these
-    fill the queue, the call blocks in Metal, whatever its limit.
+    found ended whose handlers have not returned, and those that the program still references after a discard, or that
+    never ran: if these fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
@@ -608,11 +609,13 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** One failure. Text is valid UTF-8, cut to fit at a character, always terminated; empty where unknown. */
+/** One failure. Text is valid UTF-8 (a label that is not is taken as Latin-1), cut to fit at a character, always
+    terminated, with the line breaks that it had; empty where unknown. */
 struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
-    gpusync_ticket ticket;   /**< Of the queue that was asked. 0: the call or the timeline failed, not work. */
+    gpusync_ticket ticket;   /**< Of the queue that was asked; of a timeline that was asked: of the work that failed it.
+                                  0: the call, or the timeline, failed, not work; or its record was dropped. */
     gpusync_ticket origin;   /**< inherited: the first failure's ticket, on the queue that queue_label names. 0: it was
                                   no work that failed. Not inherited: as ticket. */
     int64_t code;            /**< NSError code: look at the domain first. */
@@ -860,7 +863,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
      - while a lower value stands in an open command buffer of another queue, until that is committed, held or not, or
        discarded.
    Held signals do not count: once 5 is sent, work that is held with a lower signal fails with ERROR_NOT_RISING, and an
-   open buffer with one is refused. Where several held ones could go, the lowest value goes first.
+   open buffer with one is refused. Where several held ones could go, the lowest value goes first; if on several
+   timelines each has a lower value than another one, some work goes first, and others fail.
 
    Failure. The value is reached when the work has succeeded. If the work fails, the timeline fails with its error (not
    order_only): its own event gets UINT64_MAX, and what waits for it fails. Work that is already on the GPU then stops
@@ -1728,9 +1732,11 @@ typedef struct gpusync__work {
     uint64_t ticket;
     gpusync__link *links;        /* in the order in which they were added */
     struct gpusync__work *parts; /* open work of its command buffers that a submission has taken over, by `next` */
-    gpusync_error *error;        /* the text of Metal's failure, or NULL: there was no memory for it */
-    const char *why;             /* of a failure of gpusync's own */
-    gpusync_result result;       /* how the work itself has ended, without what it waits for */
+    struct gpusync__work
+        *yields;           /* while `turn` is listed: the held work that is to signal first. NULL: other work is */
+    gpusync_error *error;  /* the text of Metal's failure, or NULL: there was no memory for it */
+    const char *why;       /* of a failure of gpusync's own */
+    gpusync_result result; /* how the work itself has ended, without what it waits for */
     gpusync_failure failure;
     uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
     uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
@@ -2768,7 +2774,7 @@ static inline void gpusync__wake(gpusync__target *t, uint64_t number, gpusync__a
         gpusync__take(e, after);
 }
 
-enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__ALL_KINDS = 7 };
+enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__TURNS = 8, GPUSYNC__ALL_KINDS = 15 };
 
 /* Takes those of some kinds that wait for a number from low to high, in their order. */
 static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
@@ -2777,7 +2783,10 @@ static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, 
     while (e != ring && e->number >= low) /* most numbers are high */
         e = e->prev;
     for (e = e->next; e != ring && e->number <= high; e = next) {
-        int kind = e->sleeper ? GPUSYNC__SLEEPERS : e->work ? GPUSYNC__WORKS : GPUSYNC__CALLBACKS;
+        int kind = e->sleeper            ? GPUSYNC__SLEEPERS
+                   : !e->work            ? GPUSYNC__CALLBACKS
+                   : e == &e->work->turn ? GPUSYNC__TURNS
+                                         : GPUSYNC__WORKS;
         next = e->next;
         if (kind & kinds && e->number >= low)
             gpusync__take(e, after);
@@ -2807,7 +2816,7 @@ static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
     if (!link->awaited)
         return;
     link->awaited = false;
-    gpusync__take_some(link->target, link->entry.number, link->entry.number, GPUSYNC__WORKS, after);
+    gpusync__take_some(link->target, link->entry.number, link->entry.number, GPUSYNC__TURNS, after);
 }
 
 /* Drops the list's reference to work with which nothing is left to do. */
@@ -3267,17 +3276,35 @@ static bool gpusync__waits_for(const gpusync__work *w, const gpusync__link *sign
     return link != signal;
 }
 
-/* Whether held work is ready, or is about to be judged and may become so. */
+/* Whether held work may go, but for other held work, which goes first. */
+static bool gpusync__yields(const gpusync__work *w)
+{
+    return w->turn.next && w->yields;
+}
+
+/* Whether held work is ready, or goes behind other work that is, or is about to be judged and may become so. */
 static bool gpusync__may_be_ready(const gpusync__work *w)
 {
     bool first = w->unordered || w->queue->held == w;
-    return w->place.next || (w->stirring.next && first);
+    return w->place.next || gpusync__yields(w) || (w->stirring.next && first);
+}
+
+/* Whether other held work is to go behind this one, by way of others: on several timelines each may have the lower
+   value of the next one. */
+static bool gpusync__yields_to(const gpusync__work *other, const gpusync__work *w)
+{
+    bool awaited = false;
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        awaited |= link->awaited;
+    while (awaited && other != w && gpusync__yields(other))
+        other = other->yields;
+    return awaited && other == w;
 }
 
 /* The signal that has to come before this one of work that Metal does not have, or NULL: a lower one in an open command
-   buffer of another queue; one of held work that may go now, for of several the lowest goes first; the highest that is
-   sent, unless the GPU, or the work, waits for it anyway: it stands for all lower ones, for it was sent by the same
-   rule. */
+   buffer of another queue; one of held work that may go now, for of several the lowest goes first, unless that work is
+   to go behind this one; the highest that is sent, unless the GPU, or the work, waits for it anyway: it stands for all
+   lower ones, for it was sent by the same rule. */
 static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync__entry *ring = &gpusync__timeline_of(link->target)->signals;
@@ -3287,7 +3314,8 @@ static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__li
         bool same = other->queue == w->queue;
         if (other == w || e->number == link->entry.number || other->unsent)
             continue;
-        if (other->state == GPUSYNC__OPEN ? !same : other->state == GPUSYNC__HELD && gpusync__may_be_ready(other))
+        bool ready = other->state == GPUSYNC__HELD && gpusync__may_be_ready(other) && !gpusync__yields_to(other, w);
+        if (other->state == GPUSYNC__OPEN ? !same : ready)
             return lower;
         if (other->state <= GPUSYNC__HELD)
             continue;
@@ -3307,8 +3335,8 @@ static int gpusync__judge_signal(gpusync__work *w, const gpusync__link *link, gp
     if (!lower)
         return GPUSYNC__WELL;
     lower->awaited |= gpusync__is_unsent(lower->entry.work);
-    gpusync__unlist(&w->turn);
     w->turn.number = lower->entry.number;
+    w->yields = lower->entry.work->state == GPUSYNC__HELD ? lower->entry.work : NULL;
     gpusync__list(&t->target, &w->turn, after);
     return GPUSYNC__NOT_YET;
 }
@@ -3343,6 +3371,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->target.device->lost)
         gpusync__refuse(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
+    gpusync__unlist(&w->turn);
     if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
         return GPUSYNC__BADLY;
     for (const gpusync__link *link = w->links; link; link = link->next) {
@@ -3369,7 +3398,7 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     int may = first ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY)
         gpusync__give_up(w, after);
-    if (may == GPUSYNC__NOT_YET)
+    if (may == GPUSYNC__NOT_YET && !gpusync__yields(w))
         gpusync__let_others_by(w, after);
     if (may != GPUSYNC__WELL)
         return;
@@ -3603,7 +3632,7 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__work **traced, uint64_
         gpusync__unlist(&w->place);
         if (may == GPUSYNC__BADLY)
             gpusync__give_up(w, after);
-        else
+        else if (!gpusync__yields(w))
             gpusync__let_others_by(w, after);
     }
     if (w)
@@ -3891,14 +3920,20 @@ GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
     gpusync__finish(w->queue->target.device, &after);
 }
 
-/* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. */
+/* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. What the
+   change has ended may be the last that another thread waited for, so that the device goes meanwhile. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
     if (dev->stirred.next->work)
         gpusync__go_on(dev, after);
+    bool more = gpusync__has_more(after);
+    if (more)
+        GPUSYNC__ADD(&dev->refs, 1);
     gpusync__unlock(dev);
-    if (gpusync__has_more(after))
+    if (more) {
         gpusync__work_off(dev, after);
+        gpusync__device_unref(dev);
+    }
     if (after->dead)
         gpusync__drop_dead(after);
 }
@@ -5452,14 +5487,13 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work **work,
     return result;
 }
 
-/* Traces that work has a ticket, and drops a reference to it. */
-GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, gpusync__work *w, bool holds, uint64_t now)
+/* Traces that work has a ticket. */
+GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, const gpusync__work *w, bool holds, uint64_t now)
 {
     gpusync_trace_kind kind = w->submitted ? GPUSYNC_TRACE_SUBMIT : GPUSYNC_TRACE_COMMIT;
     gpusync__trace(dev, kind, &w->queue->target, w->ticket, w->label, now);
     if (holds)
         gpusync__trace(dev, GPUSYNC_TRACE_HOLD, &w->queue->target, w->ticket, w->label, now);
-    gpusync__work_unref(w);
 }
 
 /* Has work enter its queue: it gets a ticket, and Metal gets the work, if nothing holds it back. w NULL: the open work
@@ -5477,10 +5511,9 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     if (ticket && result == GPUSYNC_OK) /* before a callback of it may run */
         *ticket = (gpusync_ticket)w->ticket;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
-    gpusync__work *traced = dev->trace && result == GPUSYNC_OK ? w : NULL;
     bool holds = result == GPUSYNC_OK && w->state == GPUSYNC__HELD;
-    if (traced)
-        GPUSYNC__ADD(&w->refs, 1);
+    if (result == GPUSYNC_OK)
+        GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     bool moves = !plain && (dev->stirred.next->work || after.dead || gpusync__has_more(&after));
     gpusync__unlock(dev);
     if (goes)
@@ -5489,12 +5522,14 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-    if (traced)
-        gpusync__trace_entry(dev, traced, holds, now);
+    if (dev->trace && result == GPUSYNC_OK)
+        gpusync__trace_entry(dev, w, holds, now);
     if (missed || moves) {
         gpusync__lock(dev);
         gpusync__finish(dev, &after);
     }
+    if (result == GPUSYNC_OK)
+        gpusync__work_unref(w);
     return result;
 }
 
@@ -6022,8 +6057,9 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     gpusync_result result = GPUSYNC_OK;
     if (!t)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_device *dev = t->target.device;
     gpusync__read_event(t, &after);
-    gpusync__lock(t->target.device);
+    gpusync__lock(dev);
     const gpusync__entry *e = gpusync__lowest_sent(t);
     if (t->target.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
@@ -6035,10 +6071,15 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
         gpusync__reach(t, value, &after);
         gpusync__write_later(t, &after);
     }
-    uint64_t now = t->target.device->trace ? gpusync_now_ns() : 0;
-    gpusync__finish(t->target.device, &after);
-    if (result == GPUSYNC_OK && t->target.device->trace)
-        gpusync__trace(t->target.device, GPUSYNC_TRACE_SIGNAL, &t->target, value, "", now);
+    bool traces = dev->trace && result == GPUSYNC_OK;
+    uint64_t now = traces ? gpusync_now_ns() : 0;
+    if (traces)
+        gpusync__keep(&t->target);
+    gpusync__finish(dev, &after);
+    if (traces) {
+        gpusync__trace(dev, GPUSYNC_TRACE_SIGNAL, &t->target, value, "", now);
+        gpusync__unref(&t->target);
+    }
     return result;
 }
 
@@ -6201,12 +6242,8 @@ static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed
     gpusync__callback gone;
     if (!t)
         return GPUSYNC_OK;
-    gpusync_device *dev = t->device;
-    GPUSYNC__ADD(&dev->refs, 1); /* it may go before this call returns */
     gpusync__gone_init(&gone, t, destroyed, user);
-    bool first = gpusync__shut(t, &gone);
-    gpusync__device_unref(dev);
-    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+    return gpusync__shut(t, &gone) ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
 
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user)
@@ -6249,7 +6286,6 @@ GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpu
     gpusync__after after = GPUSYNC__NOTHING;
     if (!dev)
         return GPUSYNC_OK;
-    GPUSYNC__ADD(&dev->refs, 1); /* it may go before this call returns */
     gpusync__lock(dev);
     bool first = !dev->ends;
     if (first) {
@@ -6259,7 +6295,6 @@ GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpu
     if (first && !dev->objects)
         gpusync__append(dev, &dev->gone, &after);
     gpusync__finish(dev, &after);
-    gpusync__device_unref(dev);
     return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
 

@@ -5,17 +5,35 @@
 #define GPUSYNC_IMPLEMENTATION
 #include "still.h"
 
-#define threads {.hooks = &patient_hooks}
-#define threads_by_hand {.hooks = &patient_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}
-#define alone {.hooks = &passing_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}
+#define threads                 \
+    {                           \
+        .hooks = &patient_hooks \
+    }
+#define threads_by_hand                                                    \
+    {                                                                      \
+        .hooks = &patient_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL \
+    }
+#define alone                                                              \
+    {                                                                      \
+        .hooks = &passing_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL \
+    }
 
-static gpusync_result destroy_queue(void *queue) { return gpusync_queue_destroy((gpusync_queue *)queue); }
-static gpusync_result abandon_queue(void *queue) { return gpusync_queue_abandon((gpusync_queue *)queue); }
+static gpusync_result destroy_queue(void *queue)
+{
+    return gpusync_queue_destroy((gpusync_queue *)queue);
+}
+static gpusync_result abandon_queue(void *queue)
+{
+    return gpusync_queue_abandon((gpusync_queue *)queue);
+}
 static gpusync_result let_queue_go(void *queue)
 {
     return gpusync_queue_destroy_later((gpusync_queue *)queue, NULL, NULL);
 }
-static gpusync_result destroy_device(void *device) { return gpusync_device_destroy((gpusync_device *)device); }
+static gpusync_result destroy_device(void *device)
+{
+    return gpusync_device_destroy((gpusync_device *)device);
+}
 
 static gpusync_queue *taken(stage *s, int i)
 {
@@ -224,7 +242,8 @@ static void begin_sleepers(stage *s, job jobs[SLEEPERS], const gpusync_point poi
     memset(jobs, 0, SLEEPERS * sizeof jobs[0]);
     job_wait(&jobs[IN_TICKET], s->q[0], 1, GPUSYNC_FOREVER);
     job_wait(&jobs[IN_EVERYTHING], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
-    if (!is_metal4(s->q[0])) job_buffer(&jobs[IN_ROOM], s->q[0], GPUSYNC_FOREVER);
+    if (!is_metal4(s->q[0]))
+        job_buffer(&jobs[IN_ROOM], s->q[0], GPUSYNC_FOREVER);
     job_many(&jobs[IN_ANY], points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
     job_many(&jobs[IN_ALL_OR_FAILURE], points, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER);
 }
@@ -383,8 +402,8 @@ static void test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it(voi
     (void)state;
     for (int later = 0; later < 2; later++) {
         stage s;
-        stage_open(&s, &(stage_desc){.queues = 2, .timelines = 2, .device = threads_by_hand,
-                                     .queue = {.sticky_failure = true}});
+        stage_open(&s, &(stage_desc){
+                           .queues = 2, .timelines = 2, .device = threads_by_hand, .queue = {.sticky_failure = true}});
         closed c = {.s = &s, .queue = s.q[0], .timeline = s.t[0], .other = new_buffer(s.q[1])};
         note gone[2] = {0};
         signal_value(s.t[0], 1);
@@ -742,8 +761,11 @@ typedef enum called {
     IN_NOTIFY,
     CALLEDS
 } called;
-static const char *const called_names[] = {"on_complete", "the dealloc of an object that is released",
-                                           "destroyed of another object", "log, in a handler", "unpark, in a handler",
+static const char *const called_names[] = {"on_complete",
+                                           "the dealloc of an object that is released",
+                                           "destroyed of another object",
+                                           "log, in a handler",
+                                           "unpark, in a handler",
                                            "notify, in a handler"};
 
 static struct {
@@ -766,9 +788,18 @@ static void let_go_in_on_complete(void *user, gpusync_result result, const gpusy
     let_all_go_once(IN_ON_COMPLETE);
 }
 
-static void let_go_in_a_dealloc(void *user) { (void)user, let_all_go_once(IN_A_DEALLOC); }
-static void let_go_in_destroyed(void *user) { (void)user, let_all_go_once(IN_DESTROYED_OF_ANOTHER); }
-static void let_go_in_notify(void *user) { kit_notify(user), let_all_go_once(IN_NOTIFY); }
+static void let_go_in_a_dealloc(void *user)
+{
+    (void)user, let_all_go_once(IN_A_DEALLOC);
+}
+static void let_go_in_destroyed(void *user)
+{
+    (void)user, let_all_go_once(IN_DESTROYED_OF_ANOTHER);
+}
+static void let_go_in_notify(void *user)
+{
+    kit_notify(user), let_all_go_once(IN_NOTIFY);
+}
 
 static void let_go_in_log(void *user, gpusync_log_level level, const char *text)
 {
@@ -792,7 +823,8 @@ static const gpusync_hooks letting_hooks = {
 static void let_go_in(called in)
 {
     end_inside *e = &last_owner.e;
-    stage_desc desc = {.queues = 2, .timelines = 1,
+    stage_desc desc = {.queues = 2,
+                       .timelines = 1,
                        .device = {.hooks = &letting_hooks, .log = let_go_in_log, .notify = let_go_in_notify}};
     stage s;
     job j = {0};
@@ -891,6 +923,112 @@ static void test_R22_the_destroy_of_a_device_waits_for_destroyed(void **state)
     gate_destroy(&e.g);
     assert_noted(&e.destroyed[0], GPUSYNC_OK);
     assert_int_equal(kit_now().blocks, 0);
+}
+
+/* -- what a call has ended goes before the call returns: the thread is still in Metal's commit, or writes the event */
+
+static struct {
+    stage *s;
+    void *buffer;
+    const char *selector; /* NULL: nothing is to go */
+    gpusync_result (*goes)(void *stage);
+    note gone; /* the device */
+} inside;
+
+static void go_inside(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    job going = {0};
+    (void)user;
+    (void)object;
+    if (phase != SOFTMETAL_AFTER || !inside.selector || strcmp(selector, inside.selector) != 0)
+        return;
+    inside.selector = NULL;
+    if (inside.buffer)
+        softmetal_finish(inside.buffer);
+    job_call(&going, inside.goes, inside.s);
+    assert_ok(job_end(&going));
+}
+
+static gpusync_result wait_and_destroy_queue(void *argument)
+{
+    stage *s = (stage *)argument;
+    assert_ok(gpusync_wait(s->q[0], 1, GPUSYNC_FOREVER, NULL));
+    return gpusync_queue_destroy(taken(s, 0));
+}
+
+static gpusync_result wait_and_destroy_timeline(void *argument)
+{
+    stage *s = (stage *)argument;
+    assert_ok(gpusync_timeline_wait(s->t[0], 1, GPUSYNC_FOREVER, NULL));
+    return gpusync_timeline_destroy(taken_timeline(s, 0));
+}
+
+static void destroy_all_later(void *user, gpusync_result result, const gpusync_error *error)
+{
+    stage *s = (stage *)user;
+    (void)error;
+    must(result == GPUSYNC_OK, "the work succeeds");
+    must(gpusync_queue_destroy_later(taken(s, 0), NULL, NULL) == GPUSYNC_OK, "destroy later");
+    must(gpusync_device_destroy_later(taken_device(s), remember_destroyed, &inside.gone) == GPUSYNC_OK,
+         "destroy later");
+}
+
+/* Metal's threads and the callbacks do all. */
+static gpusync_result wait_for_the_device(void *argument)
+{
+    (void)argument;
+    while (!GET(&inside.gone.calls))
+        sched_yield();
+    return GPUSYNC_OK;
+}
+
+static void begin_inside(stage *s, const char *selector, gpusync_result (*goes)(void *stage))
+{
+    memset(&inside, 0, sizeof inside);
+    inside.s = s;
+    inside.selector = selector;
+    inside.goes = goes;
+    softmetal_set_message_hook(go_inside, NULL);
+}
+
+static void nothing_left_to_go(void)
+{
+    softmetal_set_message_hook(NULL, NULL);
+    assert_null(inside.selector);
+}
+
+static const char *commit_of(stage *s)
+{
+    return is_metal4(s->q[0]) ? "commit:count:options:" : "commit";
+}
+
+static void test_R20_a_queue_goes_before_the_commit_that_it_waited_for_returns(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    begin_inside(s, commit_of(s), wait_and_destroy_queue);
+    inside.buffer = buffer;
+    commit(s->q[0], buffer);
+    nothing_left_to_go();
+}
+
+static void test_R20_a_timeline_goes_before_the_signal_that_it_waited_for_returns(void **state)
+{
+    stage *s = stage_of(state);
+    begin_inside(s, "setSignaledValue:", wait_and_destroy_timeline);
+    signal_value(s->t[0], 1);
+    nothing_left_to_go();
+}
+
+static void test_R22_all_goes_in_the_callback_of_a_submission_that_has_not_returned(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    begin_inside(s, commit_of(s), wait_for_the_device);
+    inside.buffer = buffer;
+    SUBMIT(s->q[0], BUFFERS(buffer), .on_complete = destroy_all_later, .user = s);
+    nothing_left_to_go();
+    assert_noted(&inside.gone, GPUSYNC_OK);
 }
 
 /* Its status has told the end, and Metal has not called its handler; or has, and still keeps its block. */
@@ -1291,6 +1429,10 @@ int main(void)
         on_all_kinds_with(test_R20_destroy_later_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
                           .queue = {.max_command_buffer_count = 1}),
         unit_test_on_both_kinds(test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled),
+        on_both_kinds_with(test_R20_a_queue_goes_before_the_commit_that_it_waited_for_returns, .device = alone),
+        on_stage_with(test_R20_a_timeline_goes_before_the_signal_that_it_waited_for_returns, .timelines = 1,
+                      .device = alone),
+        on_both_kinds_with(test_R22_all_goes_in_the_callback_of_a_submission_that_has_not_returned, .device = threads),
         cmocka_unit_test(test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it),
         on_both_kinds_with(test_R21_abandon_ends_all_and_waits_for_nothing, .timelines = 4, .device = alone),
         on_all_kinds_with(test_R21_abandon_lets_no_other_queue_hang, .queues = 2, .timelines = 1, .device = alone),
