@@ -773,7 +773,7 @@ static void tell_live(void)
 {
     static const char *const kinds[] = {"device",   "queue", "command_buffer", "encoder",    "buffer",  "event",
                                         "shared_event", "listener", "library",  "function",   "pipeline", "error",
-                                        "block",    "descriptor", "wrapper",   "dispatch_queue"};
+                                        "block",    "descriptor", "queue4",    "dispatch_queue", "run"};
     unsigned i;
     for (i = 0; i < LENGTH(kinds); i++)
         if (softmetal_live(kinds[i])) print_error("  %ld of kind %s\n", softmetal_live(kinds[i]), kinds[i]);

@@ -535,6 +535,8 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
       metal_release(l); seconds = n->count; metal_release(l), seconds == 0 && n->count == 1)                           \
     X("a queue has its class of service", REAL, , class_in_function(0x19) == 0x19)                                     \
     X("... where there is such a class", REAL, , class_in_function(5) == 0)                                            \
+    X("a dispatch queue may be missing", REAL, softmetal_fail_dispatch_queue(2, false); l = serial(), !serial() &&     \
+      (dispatch_release(l), true))                                                                                     \
     X("a timer is counted, and comes at once", REAL, dispatch_after_f(0, l = serial(), &n->count, count_up);           \
       dispatch_release(l), softmetal_dispatched(SECONDS(20)) && n->count == 1 && softmetal_timers_armed() == 1)        \
     X("there are only Apple's global queues", REAL, , dispatch_get_global_queue(2, 0) &&                               \
@@ -904,6 +906,7 @@ static bool ends_the_process(unsigned what, bool with)
       heard(s) == 0 && (softmetal_tell_listeners(e), heard(s) == 1))                                                   \
     X(deaf_to_the_past, REAL, metal_event_signal(e, 1); listen(s, e, 1),                                               \
       heard(s) == 0 && (metal_event_signal(e, 2), heard(s) == 1))                                                      \
+    X(doubled_listeners, REAL, listen(s, e, 1); metal_event_signal(e, 1), heard(s) == 2)                               \
     X(refused_listeners, REAL, , ends_the_process(LISTENERS, with))                                                    \
     X(falling_events, REAL, metal_event_signal(e, 5); metal_event_signal(e, 3), metal_event_value(e) == 3)             \
     X(overtaking_signals, REAL, hanging(b); metal_encode_signal(c, e, 1); metal_commit(c),                             \

@@ -63,6 +63,7 @@ typedef struct softmetal_quirks {
                                    runs at softmetal_tell_listeners or, when this is false again, as the event rises */
     bool deaf_to_the_past;      /* a listener's block that is registered for a value already reached does not run
                                    before the event rises again                                                    */
+    bool doubled_listeners;     /* a listener's block runs twice                                                   */
     bool refused_listeners;     /* a listener's block beyond 100 that wait on one event ends the process, as an
                                    exception would                                                                 */
     bool falling_events;        /* an event takes a value that is lower than its own, too. (Apple documents that it
@@ -297,6 +298,8 @@ void *softmetal_new_twin(void *device);
    after this call; number n returns nil; with `persistent` every later one as well. n 0 switches it off. */
 void softmetal_fail_creation(unsigned n, bool persistent);
 unsigned softmetal_creations(void); /* how many were counted since softmetal_fail_creation */
+/* The same for dispatch_queue_create alone, which the call above does not count. It is NULL where there is no memory. */
+void softmetal_fail_dispatch_queue(unsigned n, bool persistent);
 /* respondsToSelector: and class_respondsToSelector say no for this selector, and sending it aborts. Back with
    softmetal_reset. */
 void softmetal_hide_selector(const char *selector);

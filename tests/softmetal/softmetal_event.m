@@ -49,8 +49,10 @@ static void free_notification(sm_notification *note)
 static void deliver(void *argument)
 {
     sm_notification *note = argument;
-    sm_block_check(&note->block);
-    ((event_block)note->block.block)(note->event, sm_event_value(note->event));
+    for (int times = SM_QUIRK(doubled_listeners) ? 2 : 1; times > 0; times--) {
+        sm_block_check(&note->block);
+        ((event_block)note->block.block)(note->event, sm_event_value(note->event));
+    }
     free_notification(note);
     __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);
 }

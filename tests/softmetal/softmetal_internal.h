@@ -742,6 +742,7 @@ softmetal_chaos sm_chaos(void);
 softmetal_clock sm_clock(void);
 /* Whether this creation call must answer nil; counts it. */
 bool sm_creation_fails(void);
+bool sm_dispatch_queue_fails(void);
 bool sm_take_failure(sm_fault *fault); /* softmetal_fail_next_as */
 
 void sm_registry_add(sm_engine *engine);

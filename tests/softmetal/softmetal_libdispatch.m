@@ -15,7 +15,7 @@ void *sm_libdispatch_queue_create(const char *label, void *attribute) SM_SYMBOL(
 void *sm_libdispatch_queue_create(const char *label, void *attribute)
 {
     (void)label;
-    return sm_dispatch_queue_new(attribute);
+    return sm_dispatch_queue_fails() ? nil : sm_dispatch_queue_new(attribute);
 }
 
 void *sm_libdispatch_global_queue(intptr_t identifier, uintptr_t flags) SM_SYMBOL("dispatch_get_global_queue");

@@ -70,26 +70,36 @@ void softmetal_set_clock(softmetal_clock clock) { __atomic_store_n(&clock_now, c
 
 /* -------------------------------------------------------------------- creations that fail -- */
 
-static unsigned creations, failing_creation;
-static bool failing_persistent;
+typedef struct sm_creations {
+    unsigned count, failing;
+    bool persistent;
+} sm_creations;
 
-void softmetal_fail_creation(unsigned n, bool persistent)
+static sm_creations of_metal, of_dispatch;
+
+static void fail_creation(sm_creations *kind, unsigned n, bool persistent)
 {
-    __atomic_store_n(&failing_creation, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&creations, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&failing_persistent, persistent, __ATOMIC_RELAXED);
-    __atomic_store_n(&failing_creation, n, __ATOMIC_RELEASE);
+    __atomic_store_n(&kind->failing, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&kind->count, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&kind->persistent, persistent, __ATOMIC_RELAXED);
+    __atomic_store_n(&kind->failing, n, __ATOMIC_RELEASE);
 }
 
-unsigned softmetal_creations(void) { return __atomic_load_n(&creations, __ATOMIC_RELAXED); }
-
-bool sm_creation_fails(void)
+static bool creation_fails(sm_creations *kind)
 {
-    unsigned chosen = __atomic_load_n(&failing_creation, __ATOMIC_RELAXED);
-    unsigned number = __atomic_add_fetch(&creations, 1, __ATOMIC_RELAXED);
+    unsigned chosen = __atomic_load_n(&kind->failing, __ATOMIC_RELAXED);
+    unsigned number = __atomic_add_fetch(&kind->count, 1, __ATOMIC_RELAXED);
     if (chosen == 0) return false;
-    return number == chosen || (number > chosen && __atomic_load_n(&failing_persistent, __ATOMIC_RELAXED));
+    return number == chosen || (number > chosen && __atomic_load_n(&kind->persistent, __ATOMIC_RELAXED));
 }
+
+void softmetal_fail_creation(unsigned n, bool persistent) { fail_creation(&of_metal, n, persistent); }
+void softmetal_fail_dispatch_queue(unsigned n, bool persistent) { fail_creation(&of_dispatch, n, persistent); }
+
+unsigned softmetal_creations(void) { return __atomic_load_n(&of_metal.count, __ATOMIC_RELAXED); }
+
+bool sm_creation_fails(void) { return creation_fails(&of_metal); }
+bool sm_dispatch_queue_fails(void) { return creation_fails(&of_dispatch); }
 
 static unsigned failures_left;
 static unsigned failure_number;
@@ -442,6 +452,7 @@ static void default_settings(void)
     softmetal_set_seed(1);
     softmetal_fail_next_as(0, SOFTMETAL_INTERNAL);
     softmetal_fail_creation(0, false);
+    softmetal_fail_dispatch_queue(0, false);
 }
 
 #define REST_LIMIT UINT64_C(10000000000)
