@@ -147,6 +147,7 @@ static void test_two_copies_share_a_metal_device_and_an_event(void **state)
     assert_int_equal(metal_event_value(event), 100);
     assert_true(a.done == 100 && b.done == 100);
     metal_release(event);
+    settle(s);
     assert_int_equal(dlclose(handle), 0);
 }
 
@@ -507,7 +508,7 @@ static void test_signals_end_no_wait_and_move_no_limit(void **state)
     (void)state;
     for (i = 0; i < LENGTH(flags); i++) {
         struct sigaction act = {.sa_handler = do_nothing, .sa_flags = flags[i]};
-        caught = 0;
+        PUT(&caught, 0);
         stage_open(&s,
                    &(stage_desc){.threads = true, .queues = 3, .timelines = 2, .queue.max_command_buffer_count = 1});
         assert_int_equal(sigaction(SIGUSR1, &act, NULL) | sigaction(SIGALRM, &act, NULL), 0);
