@@ -47,23 +47,17 @@ static void *begin_to_signal(stage *s, way_to_come way)
     gpusync_point one = at(s->t[0], 1);
     gpusync_point go = at(s->t[1], 1);
     void *buffer = NULL;
-    if (way == BY_SENT_WORK)
-        send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, 0);
-    if (way == BY_HOST_SYNC_WORK)
-        send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, HOST_SYNC);
-    if (way == BY_HELD_WORK)
-        send_one(s->q[1], &go, new_buffer(s->q[1]), &one, 0);
-    if (way == BY_AN_OPEN_BUFFER)
-        buffer = signalling(s->q[1], one);
+    if (way == BY_SENT_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, 0);
+    if (way == BY_HOST_SYNC_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, HOST_SYNC);
+    if (way == BY_HELD_WORK) send_one(s->q[1], &go, new_buffer(s->q[1]), &one, 0);
+    if (way == BY_AN_OPEN_BUFFER) buffer = signalling(s->q[1], one);
     return buffer;
 }
 
 static void go_on_to_signal(stage *s, way_to_come way, void *open)
 {
-    if (way == BY_HELD_WORK)
-        signal_value(s->t[1], 1);
-    if (way == BY_AN_OPEN_BUFFER)
-        commit(s->q[1], open);
+    if (way == BY_HELD_WORK) signal_value(s->t[1], 1);
+    if (way == BY_AN_OPEN_BUFFER) commit(s->q[1], open);
 }
 
 static void test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal(void **state)
@@ -88,8 +82,7 @@ static void test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_sig
             go_on_to_signal(s, (way_to_come)way, open);
             assert_int_equal(is_sent(buffer), way != BY_THE_HOST && way != BY_HOST_SYNC_WORK && gpu_waits);
             assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
-            if (way == BY_THE_HOST)
-                signal_value(s->t[0], 1);
+            if (way == BY_THE_HOST) signal_value(s->t[0], 1);
             while (finish_next(s->q[1])) {}
             assert_int_equal(value_of(s->t[0]), 1);
             assert_true(is_sent(buffer));
@@ -174,23 +167,18 @@ static void test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order
     unsigned i;
     for (i = 0; i < 6; i++) {
         buffers[i] = marked(s, 0, i);
-        if (i == 0)
-            encode_wait(s->q[0], buffers[i], at(s->t[0], 1));
-        if (i == 3)
-            encode_wait(s->q[0], buffers[i], at(s->t[0], 2));
+        if (i == 0) encode_wait(s->q[0], buffers[i], at(s->t[0], 1));
+        if (i == 3) encode_wait(s->q[0], buffers[i], at(s->t[0], 2));
         tickets[i] = i == 2 ? SUBMIT(s->q[0], BUFFERS(buffers[i]), .flags = HOST_SYNC) : commit(s->q[0], buffers[i]);
         assert_int_equal(tickets[i], i + 1);
         on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     }
-    for (i = 0; i < 6; i++)
-        assert_false(is_sent(buffers[i]));
+    for (i = 0; i < 6; i++) assert_false(is_sent(buffers[i]));
     signal_value(s->t[0], 1);
-    for (i = 0; i < 6; i++)
-        assert_int_equal(is_sent(buffers[i]), i < 3);
+    for (i = 0; i < 6; i++) assert_int_equal(is_sent(buffers[i]), i < 3);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], tickets[2], NULL));
-    for (i = 3; i < 6; i++)
-        assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
+    for (i = 3; i < 6; i++) assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
     signal_value(s->t[0], 2);
     finish_all(s);
     assert_marks(0, 1, 2, 3, 4, 5);
@@ -288,8 +276,7 @@ typedef struct cell {
 
 static bool next_cell(cell *c, unsigned *i)
 {
-    if (*i == 64)
-        return false;
+    if (*i == 64) return false;
     c->lower_queue = *i & 1;
     c->ping_pong = *i & 2;
     c->lower = kinds_of_work[*i >> 2 & 3];
@@ -322,8 +309,7 @@ static void drop_timelines(stage *s)
    host, are not the GPU's to wait for. */
 static bool is_held_by_a_sent_signal(const cell *c)
 {
-    if (c->ping_pong)
-        return (c->lower & HOST_SYNC) || (c->higher & HOST_SYNC);
+    if (c->ping_pong) return (c->lower & HOST_SYNC) || (c->higher & HOST_SYNC);
     return c->lower_queue != 0 || c->lower != 0 || c->higher != 0;
 }
 
@@ -355,8 +341,7 @@ static void test_T3_a_signal_above_one_that_is_sent(void **state)
         lower = send_one(s->q[c.lower_queue], NULL, low, &three, c.lower);
         assert_true(is_sent(low));
         higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
-        if (is_sent(high) == held)
-            tell_cell(&c, "sent");
+        if (is_sent(high) == held) tell_cell(&c, "sent");
         assert_int_equal(is_sent(high), !held);
         assert_result(gpusync_timeline_wait(s->t[0], 3, 0, NULL), GPUSYNC_TIMEOUT);
         if (held && !(c.lower & HOST_SYNC)) { /* its signal stands in a buffer behind */
@@ -391,8 +376,7 @@ static void test_T3_a_signal_above_one_that_is_held(void **state)
         lower = send_one(s->q[c.lower_queue], &go, low, &three, c.lower);
         assert_false(is_sent(low));
         higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
-        if (is_sent(high) != overtakes)
-            tell_cell(&c, "held");
+        if (is_sent(high) != overtakes) tell_cell(&c, "held");
         assert_int_equal(is_sent(high), overtakes);
         if (overtakes) {
             assert_result(gpusync_poll(s->q[c.lower_queue], lower, NULL), GPUSYNC_ERROR_NOT_RISING);
@@ -473,31 +457,24 @@ static void test_T3_ping_pong_has_its_wait_in_front_of_its_signal(void **state)
         new_timelines(s);
         four = at(s->t[0], 4);
         five = at(s->t[0], 5);
-        if (!p->committed)
-            buffers[1] = new_buffer(s->q[2]);
+        if (!p->committed) buffers[1] = new_buffer(s->q[2]);
         lower = send_one(s->q[0], NULL, low, &four, 0);
         waits = waiting(s->q[1], four);
         mark(s, waits, 40); /* a 5 that came too early would let it go */
         consumer = commit(s->q[1], waits);
         assert_true(is_sent(waits));
-        if (p->wait == IN_THE_FIRST)
-            encode_wait(s->q[2], buffers[0], four);
-        if (p->wait == IN_THE_SECOND)
-            encode_wait(s->q[2], buffers[1], four);
-        if (p->signal == IN_THE_FIRST)
-            encode_signal(s->q[2], buffers[0], five);
-        if (p->signal == IN_THE_SECOND)
-            encode_signal(s->q[2], buffers[1], five);
+        if (p->wait == IN_THE_FIRST) encode_wait(s->q[2], buffers[0], four);
+        if (p->wait == IN_THE_SECOND) encode_wait(s->q[2], buffers[1], four);
+        if (p->signal == IN_THE_FIRST) encode_signal(s->q[2], buffers[0], five);
+        if (p->signal == IN_THE_SECOND) encode_signal(s->q[2], buffers[1], five);
         submission.waits = &four;
         submission.wait_count = p->wait == IN_FRONT;
         submission.command_buffers = buffers;
         submission.command_buffer_count = 2;
         submission.signals = &five;
         submission.signal_count = p->signal == BEHIND;
-        if (p->committed)
-            higher = commit(s->q[2], buffers[0]);
-        else
-            higher = submit_at(s->q[2], &submission, __FILE__, __LINE__);
+        if (p->committed) higher = commit(s->q[2], buffers[0]);
+        else higher = submit_at(s->q[2], &submission, __FILE__, __LINE__);
         if (is_sent(buffers[0]) == held)
             fail_msg("wait %d, signal %d%s", p->wait, p->signal, p->committed ? ", committed" : "");
         while (finish_next(s->q[2])) {} /* whatever can go before 4 is reached */
@@ -517,8 +494,7 @@ static void open_a_lower_signal(void *user, softmetal_phase phase, void *object,
 {
     stage *s = (stage *)user;
     (void)object;
-    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0)
-        return;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
     softmetal_set_message_hook(NULL, NULL);
     signalling(s->q[2], at(s->t[1], 3));
 }
@@ -569,24 +545,20 @@ static void lowest_first(stage *s, const unsigned *order, bool higher_is_accepte
     } else {
         tickets[1] = commit(s->q[order[0]], buffers[1]);
     }
-    if (by == BY_A_TICKET)
-        go = ticket_at(s->q[order[0]], tickets[1]);
+    if (by == BY_A_TICKET) go = ticket_at(s->q[order[0]], tickets[1]);
     for (n = 0; n < 2; n++) {
         i = higher_is_accepted_first ? 3 - n : 2 + n;
         tickets[i] = send_one(s->q[order[i - 1]], by == BY_A_VALUE || by == BY_A_TICKET ? &go : NULL, buffers[i],
                               &values[i], flags);
         assert_false(is_sent(buffers[i]));
     }
-    if (by == BY_A_DISCARD)
-        assert_ok(gpusync_command_buffer_discard(s->q[order[0]], open));
-    if (by == BY_A_VALUE)
-        signal_value(s->t[1], 1);
+    if (by == BY_A_DISCARD) assert_ok(gpusync_command_buffer_discard(s->q[order[0]], open));
+    if (by == BY_A_VALUE) signal_value(s->t[1], 1);
     while (by != BY_A_VALUE && finish_next(s->q[order[0]])) {}
     assert_true(is_sent(buffers[2]));
     assert_false(is_sent(buffers[3]));
     finish_all(s);
-    for (i = 2; i < 4; i++)
-        assert_ok(gpusync_poll(s->q[order[i - 1]], tickets[i], NULL));
+    for (i = 2; i < 4; i++) assert_ok(gpusync_poll(s->q[order[i - 1]], tickets[i], NULL));
     assert_int_equal(value_of(s->t[0]), 3);
     drop_timelines(s);
 }
@@ -598,8 +570,7 @@ static void test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever
     unsigned i, by, kind;
     for (by = 0; by < TRIGGERS; by++)
         for (kind = 0; kind < LENGTH(kinds_of_work); kind++)
-            for (i = 0; i < 12; i++)
-                lowest_first(s, orders[i / 2], i % 2, (trigger)by, kinds_of_work[kind]);
+            for (i = 0; i < 12; i++) lowest_first(s, orders[i / 2], i % 2, (trigger)by, kinds_of_work[kind]);
 }
 
 /* Works 0, 1 and 2, on a queue each, which signal by[i][0] of one timeline and by[i][1] of the next one; one value of the
@@ -676,16 +647,11 @@ typedef enum open_end {
 /* The ticket of the open buffer, if it gets one. */
 static gpusync_ticket end_open_buffer(stage *s, open_end end, void *open)
 {
-    if (end == COMMITTED || end == COMMITTED_AND_HELD)
-        return commit(s->q[1], open);
-    if (end == DISCARDED)
-        assert_ok(gpusync_command_buffer_discard(s->q[1], open));
-    if (end == QUEUE_DESTROYED)
-        assert_ok(gpusync_queue_destroy(s->q[1]));
-    if (end == QUEUE_ABANDONED)
-        assert_ok(gpusync_queue_abandon(s->q[1]));
-    if (end == QUEUE_DESTROYED || end == QUEUE_ABANDONED)
-        s->q[1] = NULL;
+    if (end == COMMITTED || end == COMMITTED_AND_HELD) return commit(s->q[1], open);
+    if (end == DISCARDED) assert_ok(gpusync_command_buffer_discard(s->q[1], open));
+    if (end == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(s->q[1]));
+    if (end == QUEUE_ABANDONED) assert_ok(gpusync_queue_abandon(s->q[1]));
+    if (end == QUEUE_DESTROYED || end == QUEUE_ABANDONED) s->q[1] = NULL;
     return 0;
 }
 
@@ -707,27 +673,23 @@ static void test_R4_a_lower_signal_in_an_open_buffer_of_another_queue_holds_work
             gpusync_point five;
             gpusync_ticket lower, higher;
             new_timelines(s);
-            if (end == COMMITTED_AND_HELD)
-                encode_wait(s->q[1], open, at(s->t[1], 1));
+            if (end == COMMITTED_AND_HELD) encode_wait(s->q[1], open, at(s->t[1], 1));
             encode_signal(s->q[1], open, at(s->t[0], 3));
             five = at(s->t[0], 5);
             higher = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
             assert_false(is_sent(buffer));
             lower = end_open_buffer(s, (open_end)end, open);
             assert_int_equal(is_sent(buffer), end != COMMITTED); /* sent and not reached, it holds the work on */
-            if (end == COMMITTED)
-                assert_true(finish_next(s->q[1]));
+            if (end == COMMITTED) assert_true(finish_next(s->q[1]));
             assert_true(is_sent(buffer));
-            if (end == COMMITTED)
-                assert_ok(gpusync_poll(s->q[1], lower, NULL));
+            if (end == COMMITTED) assert_ok(gpusync_poll(s->q[1], lower, NULL));
             if (end == COMMITTED_AND_HELD)
                 assert_result(gpusync_poll(s->q[1], lower, NULL), GPUSYNC_ERROR_NOT_RISING);
             finish_all(s);
             assert_ok(gpusync_poll(s->q[0], higher, NULL));
             assert_int_equal(value_of(s->t[0]), 5);
             drop_timelines(s);
-            if (!s->q[1])
-                renew_queue(s, 1);
+            if (!s->q[1]) renew_queue(s, 1);
         }
     }
 }
@@ -752,8 +714,7 @@ static void test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_refu
             five = at(s->t[0], 5);
             ticket = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
             assert_int_equal(is_sent(buffer), why != REACHED_BY_THE_HOST);
-            if (why == REACHED_BY_THE_HOST)
-                signal_value(s->t[0], 4);
+            if (why == REACHED_BY_THE_HOST) signal_value(s->t[0], 4);
             assert_true(is_sent(buffer));
             assert_result(gpusync_commit(s->q[queue], open, NULL), GPUSYNC_ERROR_NOT_RISING);
             assert_ok(gpusync_command_buffer_discard(s->q[queue], open));
@@ -831,16 +792,12 @@ static void test_R9_an_equal_value_overtakes_as_well(void **state)
         gpusync_ticket ticket;
         new_timelines(s);
         held = waiting(s->q[0], at(s->t[1], 1));
-        if (by == ENCODED_FIRST)
-            encode_signal(s->q[1], sent, at(s->t[0], 5));
+        if (by == ENCODED_FIRST) encode_signal(s->q[1], sent, at(s->t[0], 5));
         encode_signal(s->q[0], held, at(s->t[0], 5));
-        if (by == ENCODED_SECOND)
-            encode_signal(s->q[1], sent, at(s->t[0], 5));
+        if (by == ENCODED_SECOND) encode_signal(s->q[1], sent, at(s->t[0], 5));
         ticket = commit(s->q[0], held);
-        if (by == THE_HOST)
-            signal_value(s->t[0], 5);
-        else
-            commit(s->q[1], sent);
+        if (by == THE_HOST) signal_value(s->t[0], 5);
+        else commit(s->q[1], sent);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_NOT_RISING);
         signal_value(s->t[1], 1);
         finish_all(s);
@@ -860,12 +817,9 @@ static void end_held(stage *s, held_end end)
 {
     gpusync_error reason = {0};
     reason.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (end == CANCELLED)
-        assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    if (end == WAIT_FAILED)
-        assert_ok(gpusync_timeline_fail(s->t[1], &reason));
-    if (end == OVERTAKEN)
-        commit(s->q[1], signalling(s->q[1], at(s->t[2], 2)));
+    if (end == CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    if (end == WAIT_FAILED) assert_ok(gpusync_timeline_fail(s->t[1], &reason));
+    if (end == OVERTAKEN) commit(s->q[1], signalling(s->q[1], at(s->t[2], 2)));
 }
 
 /* The work waits for t[1], for t[3], which never comes, and for a ticket that never ends; it signals t[0] and t[2]. */
@@ -880,15 +834,15 @@ static void test_R8_work_that_never_ran_waits_for_nothing_any_more(void **state)
         gpusync_ticket first, ticket, never;
         uint64_t value;
         unsigned i;
-        for (i = 0; i < 4; i++)
-            s->t[i] = new_timeline(s->device);
+        for (i = 0; i < 4; i++) s->t[i] = new_timeline(s->device);
         first = commit(s->q[0], runs);
         never = commit(s->q[2], waiting(s->q[2], at(s->t[3], 1)));
         ticket = SUBMIT(s->q[0], WAITS(at(s->t[1], 1), at(s->t[3], 1), ticket_at(s->q[2], never)), BUFFERS(held),
                         SIGNALS(at(s->t[0], 1), at(s->t[2], 1)), .flags = unordered ? UNORDERED : 0);
         end_held(s, (held_end)(round / 2));
         /* Ordered, it ends in its turn; its timelines fail then. */
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), unordered ? held_results[round / 2] : GPUSYNC_NOT_READY);
+        assert_result(gpusync_poll(s->q[0], ticket, NULL),
+                      unordered ? held_results[round / 2] : GPUSYNC_NOT_READY);
         assert_result(gpusync_timeline_query(s->t[0], &value), unordered ? held_results[round / 2] : GPUSYNC_OK);
         assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_NOT_READY);
         assert_true(finish_next(s->q[0]));
@@ -898,13 +852,10 @@ static void test_R8_work_that_never_ran_waits_for_nothing_any_more(void **state)
         assert_failed(s->t[0], held_results[round / 2]);
         assert_true(gpusync_is_done(s->q[0], ticket));
         finish_all(s);
-        if (round / 2 == OVERTAKEN)
-            assert_int_equal(value_of(s->t[2]), 2);
-        else
-            assert_failed(s->t[2], held_results[round / 2]);
+        if (round / 2 == OVERTAKEN) assert_int_equal(value_of(s->t[2]), 2);
+        else assert_failed(s->t[2], held_results[round / 2]);
         assert_ok(gpusync_queue_cancel_held(s->q[2]));
-        for (i = 0; i < 4; i++)
-            assert_ok(gpusync_timeline_destroy(s->t[i]));
+        for (i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
         memset(s->t, 0, sizeof s->t);
     }
 }
@@ -995,7 +946,7 @@ static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
     assert_ok(gpusync_poll(s->q[1], other, NULL));
     sent = commit(s->q[0], open);
     finish_all(s);
-    assert_ok(gpusync_poll(s->q[0], sent, NULL));  /* the queue goes on */
+    assert_ok(gpusync_poll(s->q[0], sent, NULL)); /* the queue goes on */
     assert_ok(gpusync_queue_cancel_held(s->q[0])); /* nothing is held */
     assert_result(gpusync_queue_cancel_held(NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
 }
@@ -1069,8 +1020,7 @@ static void test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync(void *
         farewell_block block = {_NSConcreteStackBlock, 1 << 25 | 1 << 30, 0, handle_nothing, &farewell_descriptor, s};
         void *buffer = new_buffer(s->q[0]);
         unsigned i;
-        for (i = 0; i < 3; i++)
-            s->t[i] = new_timeline(s->device);
+        for (i = 0; i < 3; i++) s->t[i] = new_timeline(s->device);
         metal_add_completed_handler(buffer, &block);
         farewell_result = GPUSYNC_NOT_READY;
         if (end == ENDS) {
@@ -1086,8 +1036,7 @@ static void test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync(void *
         assert_ok(farewell_result);
         finish_all(s);
         assert_int_equal(value_of(s->t[3]), end + 1);
-        for (i = 0; i < 3; i++)
-            assert_ok(gpusync_timeline_destroy(s->t[i]));
+        for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
     }
     s->t[0] = s->t[1] = s->t[2] = NULL;
 }
@@ -1105,8 +1054,7 @@ static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(vo
                 gpusync_point point = ticket_at(s->q[from], awaited);
                 void *buffer = new_buffer(s->q[0]);
                 gpusync_ticket ticket;
-                if (encoded)
-                    encode_wait(s->q[0], buffer, point);
+                if (encoded) encode_wait(s->q[0], buffer, point);
                 ticket = send_one(s->q[0], encoded ? NULL : &point, buffer, NULL, kinds_of_work[kind]);
                 assert_false(is_sent(buffer));
                 assert_true(finish_next(s->q[from]));
@@ -1139,11 +1087,9 @@ static void test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_b
         send_one(s->q[0], &point, buffers[0], NULL, 0);
         softmetal_finish(awaited);
         send_one(s->q[2], &point, buffers[1], NULL, 0); /* later */
-        for (i = 0; i < 2; i++)
-            assert_int_equal(is_sent(buffers[i]), unordered);
+        for (i = 0; i < 2; i++) assert_int_equal(is_sent(buffers[i]), unordered);
         softmetal_finish(before);
-        for (i = 0; i < 2; i++)
-            assert_true(is_sent(buffers[i]));
+        for (i = 0; i < 2; i++) assert_true(is_sent(buffers[i]));
         finish_all(s);
     }
 }
@@ -1155,14 +1101,12 @@ static void test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_
     void *buffers[4];
     gpusync_ticket tickets[4];
     unsigned i;
-    for (i = 0; i < 4; i++)
-        buffers[i] = marked(s, 0, i);
+    for (i = 0; i < 4; i++) buffers[i] = marked(s, 0, i);
     tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), .flags = UNORDERED);
     tickets[1] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[0])), BUFFERS(buffers[1]));
     tickets[2] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[1])), BUFFERS(buffers[2]), .flags = UNORDERED);
     tickets[3] = SUBMIT(s->q[0], BUFFERS(buffers[3]));
-    for (i = 0; i < 4; i++)
-        assert_false(is_sent(buffers[i]));
+    for (i = 0; i < 4; i++) assert_false(is_sent(buffers[i]));
     signal_value(s->t[0], 1);
     assert_true(is_sent(buffers[0]));
     assert_false(is_sent(buffers[1]));
@@ -1174,8 +1118,7 @@ static void test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_
     assert_true(is_sent(buffers[3]));
     assert_false(is_sent(buffers[2]));
     finish_all(s);
-    for (i = 0; i < 4; i++)
-        assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
+    for (i = 0; i < 4; i++) assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
     assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
 }
 
@@ -1256,31 +1199,23 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
         void *open = NULL;
         gpusync_ticket ticket;
         new_timelines(s);
-        if (what == HELD_WORK)
-            commit(s->q[0], waiting(s->q[0], at(s->t[1], 1)));
-        if (what == A_SENT_SIGNAL)
-            commit(s->q[1], signalling(s->q[1], at(s->t[0], 3)));
-        if (what == AN_OPEN_SIGNAL)
-            open = signalling(s->q[1], at(s->t[0], 3));
-        if (fails)
-            encode_wait(s->q[0], buffer, at(failed, 1));
-        if (what == A_WAIT || fails)
-            encode_wait(s->q[0], buffer, at(s->t[1], 1));
+        if (what == HELD_WORK) commit(s->q[0], waiting(s->q[0], at(s->t[1], 1)));
+        if (what == A_SENT_SIGNAL) commit(s->q[1], signalling(s->q[1], at(s->t[0], 3)));
+        if (what == AN_OPEN_SIGNAL) open = signalling(s->q[1], at(s->t[0], 3));
+        if (fails) encode_wait(s->q[0], buffer, at(failed, 1));
+        if (what == A_WAIT || fails) encode_wait(s->q[0], buffer, at(s->t[1], 1));
         encode_signal(s->q[0], buffer, at(s->t[0], 5));
         metal_enqueue(buffer);
         assert_ok(gpusync_timeline_fail(failed, NULL));
         assert_enqueued(s->q[0], buffer);
-        if (what <= HELD_WORK)
-            signal_value(s->t[1], 1);
-        if (open)
-            assert_ok(gpusync_command_buffer_discard(s->q[1], open));
+        if (what <= HELD_WORK) signal_value(s->t[1], 1);
+        if (open) assert_ok(gpusync_command_buffer_discard(s->q[1], open));
         while (finish_next(s->q[1])) {}
         ticket = commit(s->q[0], buffer);
         assert_true(is_sent(buffer));
         finish_all(s);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-        if (!fails)
-            assert_int_equal(value_of(s->t[0]), 5);
+        if (!fails) assert_int_equal(value_of(s->t[0]), 5);
         drop_timelines(s);
         assert_ok(gpusync_timeline_destroy(failed));
     }
@@ -1410,8 +1345,7 @@ static void test_R5_a_held_buffer_is_committed_already(void **state)
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
-    for (i = 0; i < 2; i++)
-        metal_release(foreign[i]);
+    for (i = 0; i < 2; i++) metal_release(foreign[i]);
 }
 
 /* -- R1: a ticket whose place among the last ones a newer one has taken ------------------------------------------- */
@@ -1455,10 +1389,9 @@ static void hold_chain(stage *s, chain_of kind, gpusync_ticket *tickets)
         unsigned queue = kind == ON_ONE_QUEUE ? 0 : (unsigned)(i % 2);
         gpusync_point wait = i == 0 ? at(s->t[1], 1) : at(s->t[0], i);
         gpusync_point signal = at(s->t[0], i + 1);
-        if (i > 0 && kind == OF_TICKETS)
-            wait = ticket_at(s->q[(i - 1) % 2], tickets[i - 1]);
-        tickets[i] =
-            send_one(s->q[queue], &wait, marked(s, queue, (uint32_t)i), kind == OF_TICKETS ? NULL : &signal, 0);
+        if (i > 0 && kind == OF_TICKETS) wait = ticket_at(s->q[(i - 1) % 2], tickets[i - 1]);
+        tickets[i] = send_one(s->q[queue], &wait, marked(s, queue, (uint32_t)i),
+                              kind == OF_TICKETS ? NULL : &signal, 0);
     }
 }
 
@@ -1476,12 +1409,9 @@ static void test_S6_a_chain_of_700_goes_and_fails_with_its_first_link(void **sta
             hold_chain(s, (chain_of)kind, tickets);
             assert_int_equal(gpusync_in_flight(s->q[0]) + gpusync_in_flight(s->q[1]), CHAIN);
             reason.result = GPUSYNC_ERROR_COMPILE;
-            if (end == RUNS)
-                signal_value(s->t[1], 1);
-            if (end == FAILS)
-                assert_ok(gpusync_timeline_fail(s->t[1], &reason));
-            if (end == IS_CANCELLED)
-                assert_ok(gpusync_queue_cancel_held(s->q[0]));
+            if (end == RUNS) signal_value(s->t[1], 1);
+            if (end == FAILS) assert_ok(gpusync_timeline_fail(s->t[1], &reason));
+            if (end == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
             assert_result(gpusync_device_wait(s->device, SECONDS(60), NULL), results[end]);
             settle(s);
             for (i = 0; i < CHAIN; i++) {
@@ -1489,8 +1419,7 @@ static void test_S6_a_chain_of_700_goes_and_fails_with_its_first_link(void **sta
                 assert_result(gpusync_poll(queue, tickets[i], NULL), results[end]);
             }
             assert_int_equal(marks(), end == RUNS ? CHAIN : 0);
-            for (i = 0; i < marks(); i++)
-                assert_int_equal(mark_at(i), i);
+            for (i = 0; i < marks(); i++) assert_int_equal(mark_at(i), i);
             drop_timelines(s);
         }
     }
@@ -1509,8 +1438,7 @@ static void test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_is
     s->t[0] = NULL;
     SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)));
     assert_enqueued(s->q[0], enqueued);
-    while (finish_next(s->q[1]))
-        continue;
+    while (finish_next(s->q[1])) continue;
     assert_enqueued(s->q[0], enqueued);
     assert_ok(gpusync_command_buffer_discard(s->q[0], enqueued));
     metal_event_signal(event, 1000);
