@@ -24,7 +24,7 @@
 #ifndef GRAPHS_H
 #define GRAPHS_H
 
-#include "kit.h"
+#include "still.h"
 
 /* What may occur in a graph. */
 typedef struct graph_rules {
@@ -33,6 +33,7 @@ typedef struct graph_rules {
     unsigned steps;
     bool unordered, host_sync, tickets, encoded, markers, fails, cancels, discards, host_signals, order_only, sticky;
     bool others, empties, looks, timeline_fails, metal4;
+    unsigned loses; /* percent of the failures, behind a third of the steps, that tell that the device is lost */
 } graph_rules;
 
 /* From the simplest kind on. */
@@ -154,6 +155,22 @@ static const graph_rules graph_kinds[] = {
      .host_signals = true,
      .others = true,
      .looks = true},
+    {.name = "lost",
+     .queues = 3,
+     .timelines = 2,
+     .steps = 90,
+     .metal4 = true,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .fails = true,
+     .loses = 70,
+     .host_signals = true,
+     .order_only = true,
+     .looks = true},
     {.name = "everything",
      .queues = 4,
      .timelines = 4,
@@ -166,6 +183,7 @@ static const graph_rules graph_kinds[] = {
      .discards = true,
      .markers = true,
      .fails = true,
+     .loses = 6,
      .host_signals = true,
      .cancels = true,
      .order_only = true,
@@ -177,6 +195,7 @@ static const graph_rules graph_kinds[] = {
 };
 
 enum { MOST_WORK = 96, MOST_WAITS = 4, MOST_SIGNALS = 2, MOST_BUFFERS = 2, MOST_CALLBACKS = 256, MOST_COMMITS = 2048 };
+enum { MTL_ERROR = 5 }; /* MTLCommandBufferStatusError */
 
 /* -- the model ------------------------------------------------------------------------------------------------- */
 
@@ -216,11 +235,13 @@ typedef struct model_work {
     void *buffers[MOST_BUFFERS];
     void *run; /* of its buffers, on a queue of Metal 4 */
     unsigned buffer_count;
-    unsigned left; /* what Metal has of it, and has not ended on the GPU */
-    bool ended;    /* the GPU is finished with it, and tells */
-    bool faults;   /* one of its buffers fails */
-    bool failed;   /* one of them has failed */
-    results takes; /* the failure that stuck before it in the order of tickets; 0: none */
+    unsigned left;                /* what Metal has of it, and has not ended on the GPU */
+    bool ended;                   /* the GPU is finished with it, and tells */
+    bool faults;                  /* one of its buffers fails */
+    bool failed;                  /* one of them has failed */
+    void *loser;                  /* that of them whose failure tells that the device is lost */
+    bool loser_over, loser_first; /* of those that have failed: a look reads the first failure, handlers each */
+    results takes;                /* the failure that stuck before it in the order of tickets; 0: none */
     results may_take;
     results allowed; /* OVER: what it ends with */
     bool inherits;   /* OVER */
@@ -279,6 +300,10 @@ typedef struct graph {
     unsigned last;
     unsigned empty[MOST_WORK]; /* the bit of such work, or 0 */
     bool disagrees;
+    bool removed; /* the Metal device */
+    bool tells;   /* ... and a command buffer, perhaps gpusync's own, has failed since */
+    bool lost;
+    uint64_t lost_at;
     uint64_t top; /* highest rank drawn */
     bool used[4096];
     /* callbacks */
@@ -583,6 +608,14 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
                 answer = MODEL_MAYBE;
         }
     }
+    for (k = 0; k < g->t[timeline].raise_count; k++) { /* R12: it counts as sent, until the host has raised it */
+        uint64_t raise = g->t[timeline].raises[k];
+        if (!g->t[timeline].raise_sent[k] || raise >= w->rank || model_waits_for(w, timeline, raise))
+            continue;
+        if (!highest || raise > highest->rank)
+            return MODEL_NO;
+        answer = MODEL_MAYBE;
+    }
     if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w, timeline))
         return MODEL_NO;
     return answer;
@@ -746,8 +779,8 @@ static void model_stick(graph *g, model_work *w)
         return;
     if (!q->stuck)
         q->stuck_at = g->step;
-    if (!q->stuck)
-        q->stuck = RESULT(w->result);
+    if (q->stuck_at == g->step) /* which of them was first is left open */
+        q->stuck |= RESULT(w->result);
     q->sticks |= RESULT(w->result);
     for (ticket = w->ticket + 1; ticket <= q->last && !w->unordered; ticket++) {
         model_work *other = &g->work[q->tickets[ticket]];
@@ -809,7 +842,7 @@ static results model_may_be_overtaken(graph *g, model_work *w)
         return 0;
     w->was_overtaken = true;
     for (k = 0; k < w->signal_count; k++)
-        if (g->t[w->signals[k].timeline].order_only &&
+        if (g->t[w->signals[k].timeline].order_only && model_lowest_sent(g, w->signals[k].timeline) > w->rank &&
             gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK && value < w->rank)
             w->signals[k].overtaken = true;
     w->over_at = g->step;
@@ -1067,6 +1100,39 @@ static bool model_agrees(graph *g)
     return !g->disagrees;
 }
 
+/* T6: it is lost when the failure is known, at the latest when the work has ended. What is held then ends with that; what
+   was behind held work and has failed already may have failed in its turn. */
+static void model_lose(graph *g)
+{
+    bool may_be = g->tells, must_be = false;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        may_be = may_be || g->work[i].loser_over;
+        must_be = must_be || (g->work[i].loser_first && g->work[i].ended);
+    }
+    if (gpusync_device_is_lost(g->s.device) ? !may_be : must_be)
+        wrong(g, "the device is %s", must_be ? "not lost" : "lost");
+    if (g->lost || !gpusync_device_is_lost(g->s.device))
+        return;
+    say(g, "%u: the device is lost\n", g->step);
+    g->lost = true;
+    g->lost_at = GET(&still_now);
+    model_note_behind(g);
+    for (i = 0; i < g->work_count; i++) {
+        model_work *w = &g->work[i];
+        if (w->state == MODEL_OVER && w->behind_held && !w->fixed)
+            w->allowed |= RESULT(GPUSYNC_ERROR_DEVICE_LOST);
+        if (w->state == MODEL_HELD)
+            model_over(g, w, RESULT(GPUSYNC_ERROR_DEVICE_LOST), false);
+    }
+}
+
+/* A second later what has not ended is answered with DEVICE_LOST. */
+static gpusync_result not_yet(const graph *g, gpusync_result otherwise)
+{
+    return g->lost && GET(&still_now) - g->lost_at >= SECONDS(1) ? GPUSYNC_ERROR_DEVICE_LOST : otherwise;
+}
+
 /* Gives held work without command buffers a bit each; returns how many bits there are. */
 static unsigned model_count_empty(graph *g)
 {
@@ -1116,7 +1182,7 @@ static void model_step(graph *g)
 /* What a commit or submission of this work may be refused with; 0: it is accepted. */
 static results model_refusals(const graph *g, const model_work *w)
 {
-    results all = 0;
+    results all = g->lost ? RESULT(GPUSYNC_ERROR_DEVICE_LOST) : 0;
     unsigned k;
     if (g->q[w->queue].stuck)
         all |= RESULT(GPUSYNC_ERROR_EXECUTION);
@@ -1311,7 +1377,7 @@ static void check_tickets(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
-        gpusync_result expected = w->state == MODEL_SETTLED ? w->result : GPUSYNC_NOT_READY;
+        gpusync_result expected = w->state == MODEL_SETTLED ? w->result : not_yet(g, GPUSYNC_NOT_READY);
         gpusync_result got;
         if (w->state == MODEL_OPEN || w->state == MODEL_GONE)
             continue;
@@ -1355,7 +1421,7 @@ static void check_values(graph *g)
         if (gpusync_timeline_wait(g->s.t[i], reached, 0, NULL) != GPUSYNC_OK)
             wrong(g, "a wait for what timeline %d shows fails", i);
         got = gpusync_timeline_wait(g->s.t[i], reached + 1, 0, NULL);
-        if (g->t[i].failure ? got > 0 || !(allowed & RESULT(got)) : got != GPUSYNC_TIMEOUT)
+        if (g->t[i].failure ? got > 0 || !(allowed & RESULT(got)) : got != not_yet(g, GPUSYNC_TIMEOUT))
             wrong(g, "a wait for more than timeline %d shows says %d", i, got);
     }
 }
@@ -1433,7 +1499,7 @@ static void check_everything(graph *g)
         if (q->stuck)
             allowed &= ~ONLY_OK;
         got = gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL);
-        if (!all && !q->stuck && got != GPUSYNC_NOT_READY)
+        if (!all && !q->stuck && got != not_yet(g, GPUSYNC_NOT_READY))
             wrong(g, "poll for everything of queue %d says %d", i, got);
         if (all && (got > 0 || !(allowed & RESULT(got))))
             wrong(g, "poll for everything of queue %d says %d, allowed are %llx", i, got, (unsigned long long)allowed);
@@ -1545,6 +1611,7 @@ static void check(graph *g)
 {
     if (g->rules->others)
         read_events(g);
+    model_lose(g);
     model_step(g);
     check_sent(g);
     check_done(g);
@@ -1632,9 +1699,13 @@ static void *draw_buffer(graph *g, model_work *w)
     w->buffers[w->buffer_count++] = buffer;
     if (g->q[w->queue].metal4)
         w->run = softmetal_run_of(w->buffers[0]);
-    if (g->rules->fails && chance(g, 12)) {
-        softmetal_fail_as(w->run ? w->run : buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    if (g->rules->fails && chance(g, 12) && !w->loser && !(w->run && w->faults)) {
+        void *fails = w->run ? w->run : buffer;
+        bool loses = g->rules->loses && 3 * g->step > g->rules->steps && chance(g, g->rules->loses);
+        softmetal_fail_as(fails, loses ? SOFTMETAL_SUBMISSIONS_IGNORED : SOFTMETAL_PAGE_FAULT, NULL);
         w->faults = true;
+        if (loses)
+            w->loser = fails;
     }
     return buffer;
 }
@@ -1655,7 +1726,10 @@ static void tell_work(graph *g, const model_work *w, const char *what)
 {
     unsigned k;
     say(g, "%u: %s work %d on queue %d%s%s%s", g->step, what, (int)(w - g->work), w->queue,
-        w->unordered ? " UNORDERED" : "", w->host_sync ? " HOST_SYNC" : "", w->faults ? " fails" : "");
+        w->unordered ? " UNORDERED" : "", w->host_sync ? " HOST_SYNC" : "",
+        w->loser    ? " loses the device"
+        : w->faults ? " fails"
+                    : "");
     say(g, ", %u buffers", w->buffer_count);
     for (k = 0; k < w->wait_count; k++) {
         const model_point *p = &w->waits[k];
@@ -1703,9 +1777,17 @@ static bool room_for_work(const graph *g)
 static bool can_make(graph *g, int queue)
 {
     void *buffer = NULL;
-    if (!g->q[queue].stuck || g->q[queue].metal4)
+    results allowed = 0;
+    gpusync_result got;
+    if (g->lost)
+        allowed |= RESULT(GPUSYNC_ERROR_DEVICE_LOST);
+    if (g->q[queue].stuck)
+        allowed |= RESULT(GPUSYNC_ERROR_EXECUTION);
+    if (!allowed || g->q[queue].metal4)
         return room_for_work(g);
-    assert_result(gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer), GPUSYNC_ERROR_EXECUTION);
+    got = gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer);
+    if (got >= 0 || !(allowed & RESULT(got)) || buffer)
+        wrong(g, "command_buffer_create says %d, allowed are %llx", got, (unsigned long long)allowed);
     return false;
 }
 
@@ -1892,6 +1974,10 @@ static void step_marker(graph *g)
     w->marker = true;
     tell_work(g, w, "marker");
     w->state = MODEL_GONE;
+    if (g->lost) {
+        judge(g, w, RESULT(GPUSYNC_ERROR_DEVICE_LOST), gpusync_commit_marker(g->s.q[queue], NULL, &ticket), ticket);
+        return;
+    }
     assert_ok(gpusync_commit_marker(g->s.q[queue], NULL, &ticket));
     w->buffers[w->buffer_count++] = metal_retain(softmetal_last_buffer(g->s.metal[queue]));
     accept(g, w, ticket);
@@ -2003,17 +2089,29 @@ static void work_over(graph *g, model_work *w)
         look_everywhere(g);
 }
 
+static void note_failure(const graph *g, model_work *w, void *buffer)
+{
+    if (metal_status(buffer) != MTL_ERROR)
+        return;
+    if (w->loser == buffer || g->removed) {
+        w->loser_over = true;
+        w->loser_first = w->loser_first || !w->failed;
+    }
+    w->failed = true;
+}
+
 /* The work's GPU part is over when its buffers are, and the one of gpusync's behind them that signals. untold: there is
    the status alone. */
 static void buffer_over(graph *g, void *buffer, int queue, bool untold)
 {
     int n = work_of(g, buffer);
     model_work *w;
+    if (g->removed && metal_status(buffer) == MTL_ERROR)
+        g->tells = true;
     if (n >= 0) {
         w = &g->work[n];
         w->left--;
-        if (metal_status(buffer) == 5)
-            w->failed = true; /* MTLCommandBufferStatusError */
+        note_failure(g, w, buffer);
         if (w->left)
             return;
         if (w->run)
@@ -2025,6 +2123,7 @@ static void buffer_over(graph *g, void *buffer, int queue, bool untold)
     } else if (signals_behind(g, buffer) && g->behind[queue] >= 0) {
         w = &g->work[g->behind[queue]];
         g->behind[queue] = -1;
+        note_failure(g, w, buffer);
         work_over(g, w);
     }
 }
@@ -2075,7 +2174,14 @@ static void one_step(graph *g)
 {
     const graph_rules *r = g->rules;
     unsigned what = (unsigned)draw(g, 100);
-    if (what < 40) {
+    if (g->lost && chance(g, 20)) {
+        say(g, "%u: time passes\n", g->step);
+        pass(MS(draw(g, 1000)));
+    } else if (r->loses && 2 * g->step > r->steps && chance(g, 1)) {
+        say(g, "%u: the device is removed\n", g->step);
+        softmetal_remove_device(g->s.metal_device);
+        g->removed = true;
+    } else if (what < 40) {
         step_gpu(g, (int)draw(g, r->queues), false);
     } else if (what < 60) {
         step_submit(g);
@@ -2229,7 +2335,8 @@ static void check_marks(graph *g)
 
 static void open_graph(graph *g)
 {
-    stage_desc desc = {.no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL};
+    stage_desc desc = {
+        .no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .device.hooks = &passing_hooks};
     unsigned i;
     softmetal_quirks quirks;
     softmetal_get_quirks(&quirks);
@@ -2297,6 +2404,13 @@ static void close_graph(graph *g)
         for (k = 0; k < g->work[i].buffer_count; k++)
             metal_release(g->work[i].buffers[k]);
     softmetal_set_message_hook(NULL, NULL);
+    for (i = 0; g->removed && i < (int)g->rules->queues;
+         i++) { /* no signal of Metal 4 comes there: nothing is to stay */
+        void *own = softmetal_last_signalled(g->s.metal[i]);
+        if (own)
+            metal_event_signal(own, MOST_WORK);
+    }
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
     stage_close(&g->s);
     softmetal_get_quirks(&quirks);
     quirks.deaf_to_everything = false;

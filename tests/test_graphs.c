@@ -2,6 +2,7 @@
 
    One test for each kind of program, from the simplest one on, so that the first that fails says most. GRAPHS is how
    many run in all, GRAPHS_SEED is the seed of the only one. */
+#define GPUSYNC_IMPLEMENTATION
 #include "graphs.h"
 
 static unsigned long by_environment(const char *name, unsigned long otherwise)
@@ -44,6 +45,7 @@ KIND(test_R8_R9_R27_random_cancelled_work, "cancelled")
 KIND(test_R12_random_order_only_timelines, "order_only")
 KIND(test_R11_R17_random_failures_that_stick, "sticky")
 KIND(test_R18_random_values_of_other_code, "others")
+KIND(test_T6_random_programs_whose_device_is_lost, "lost")
 KIND(test_S1_to_S8_random_programs_of_everything, "everything")
 
 int main(void)
@@ -60,6 +62,7 @@ int main(void)
         cmocka_unit_test(test_R12_random_order_only_timelines),
         cmocka_unit_test(test_R11_R17_random_failures_that_stick),
         cmocka_unit_test(test_R18_random_values_of_other_code),
+        cmocka_unit_test(test_T6_random_programs_whose_device_is_lost),
         cmocka_unit_test(test_S1_to_S8_random_programs_of_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

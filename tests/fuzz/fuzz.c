@@ -6,6 +6,7 @@
    not try. So a program of a kind with failures, or one whose held work is cancelled at its end, is set aside there:
    sanitizers and assertions judge it alone, and whether its work ends, and no object and no memory is left.
    FUZZ_TELL=1 prints each step as it is made. */
+#define GPUSYNC_IMPLEMENTATION
 #include "graphs.h"
 
 #include "metal.h"

@@ -5,7 +5,7 @@ SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 include tests/softmetal/build.mk
 
 # The branches of the header and of the model guide the fuzzer, those of the kit and of softmetal do not.
-guided := $(BUILD)/fuzz.o $(BUILD)/implementation.o
+guided := $(BUILD)/fuzz.o
 flags = -O1 -g -gdwarf-4 -std=c11 -D_GNU_SOURCE -DGPUSYNC_OBJC=1 -DCMOCKA_DISABLE_DEPRECATION_WARNINGS $(SANITIZE) \
 	$(if $(HEADER),-I$(HEADER)) -I. -Itests -Itests/softmetal -Iexamples -Wall -Wextra -Wno-nonnull -MMD -MP
 
@@ -14,7 +14,6 @@ $(BUILD)/fuzz: $(guided) $(BUILD)/kit.o $(SOFTMETAL_LIB)
 
 $(guided): flags += -fsanitize=fuzzer-no-link
 $(BUILD)/fuzz.o: tests/fuzz/fuzz.c
-$(BUILD)/implementation.o: tests/implementation.c
 $(BUILD)/kit.o: tests/kit.c
 $(guided) $(BUILD)/kit.o: tests/fuzz/fuzz.mk
 	clang $(flags) -c -o $@ $(filter %.c,$^)
