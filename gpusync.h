@@ -158,8 +158,9 @@
      Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
      work, too. gpusync's callbacks run elsewhere.
    * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU. Code that
-     contains gpusync may be unloaded after gpusync_device_destroy has returned OK, unless a queue was abandoned, the
-     device was lost, or the log has said that Metal still has blocks of gpusync.
+     contains gpusync may be unloaded 100 ms after gpusync_device_destroy has returned OK, for a thread of Metal's may
+     still be on its way out of that code; never if a queue was abandoned, the device was lost, or the log has said that
+     Metal still has blocks of gpusync.
    * Not provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside,
      wait with gpusync_wait_many for ANY of its point and a value that the host signals. */
 
@@ -716,8 +717,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue
     max    Runs at most this many callbacks and releases, the oldest first. 0: none.
     count  Gets the number that has run, 0 after an error. May be NULL.
     What becomes due during the call does not run in it. If the call has run some and others remain, it calls notify.
-    Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED, or at once when another thread runs a
-             callback. ERROR_WOULD_DEADLOCK: in a callback.
+    Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED (it looks, and runs none), or at once when
+             another thread runs a callback. ERROR_WOULD_DEADLOCK: in a callback.
     Threads any   Blocks while the callbacks run   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
@@ -5076,10 +5077,9 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, siz
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (gpusync__in_callback(dev))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL) {
-        gpusync__look_everywhere(dev);
+    gpusync__look_everywhere(dev);
+    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
         n = gpusync__run_due(dev, NULL, max);
-    }
     if (count)
         *count = n;
     return GPUSYNC_OK;
@@ -6264,13 +6264,13 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
         return GPUSYNC_OK;
     if (gpusync__in_callback(dev))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__look_everywhere(dev); /* for signals of Metal 4, and for queues of a lost device that are to be given up */
     gpusync__lock(dev);
     bool in_use = dev->objects != 0;
     gpusync__unlock(dev);
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
     gpusync__sleeper_init(&s, dev, NULL, 0);
-    gpusync__look_everywhere(dev);                                /* for what waits for signals of Metal 4 */
     gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
     gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
     gpusync__sleeper_end(&s, dev);

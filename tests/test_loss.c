@@ -615,6 +615,29 @@ static void test_T6_destroy_later_gives_up_at_a_look(void **state)
     expect_given_up(s, &sent, &held, object);
 }
 
+/* Where no wait sleeps, and callbacks run on the dispatch queue, these two calls look. */
+static void test_T6_destroy_later_gives_up_at_a_look_that_runs_no_callback(void **state)
+{
+    (void)state;
+    for (int destroys = 0; destroys < 2; destroys++) {
+        note gone = {0};
+        stage s;
+        stage_open(&s, &(stage_desc){.queues = 2, .device.hooks = &patient_hooks});
+        commit_new(s.q[0]);
+        lose_device(&s);
+        assert_ok(gpusync_queue_destroy_later(s.q[0], remember_destroyed, &gone));
+        s.q[0] = NULL;
+        pass(SECOND);
+        if (destroys)
+            assert_result(gpusync_device_destroy(s.device), GPUSYNC_ERROR_IN_USE);
+        else
+            assert_ok(gpusync_device_run_callbacks(s.device, SIZE_MAX, NULL));
+        assert_noted(&gone, GPUSYNC_OK);
+        while (finish_next_of(s.metal[0])) {}
+        stage_close(&s);
+    }
+}
+
 /* It sleeps for work of another queue, which hangs, too. */
 static void test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps(void **state)
 {
@@ -688,6 +711,7 @@ int main(void)
                       .device = by_hand(passing_hooks)),
         on_stage_with(test_T6_destroy_later_gives_up_at_a_look, .queues = 2, .timelines = 3,
                       .device = by_hand(passing_hooks)),
+        cmocka_unit_test(test_T6_destroy_later_gives_up_at_a_look_that_runs_no_callback),
         on_stage_with(test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps, .queues = 3, .timelines = 3,
                       .device = {.hooks = &passing_hooks}),
         on_stage_with(test_T6_destroy_later_of_what_ended_in_time_tells_so, .queues = 2,
