@@ -32,7 +32,7 @@ typedef struct graph_rules {
     unsigned queues, timelines;
     unsigned steps;
     bool unordered, host_sync, tickets, encoded, markers, fails, cancels, discards, host_signals, order_only, sticky;
-    bool others, empties, looks, timeline_fails, metal4;
+    bool others, empties, looks, timeline_fails, metal4, ends;
     unsigned loses; /* percent of the failures, behind a third of the steps, that tell that the device is lost */
 } graph_rules;
 
@@ -171,6 +171,21 @@ static const graph_rules graph_kinds[] = {
      .host_signals = true,
      .order_only = true,
      .looks = true},
+    {.name = "ends",
+     .queues = 4,
+     .timelines = 4,
+     .steps = 80,
+     .metal4 = true,
+     .tickets = true,
+     .unordered = true,
+     .host_sync = true,
+     .empties = true,
+     .encoded = true,
+     .discards = true,
+     .markers = true,
+     .host_signals = true,
+     .ends = true,
+     .looks = true},
     {.name = "everything",
      .queues = 4,
      .timelines = 4,
@@ -258,6 +273,7 @@ typedef struct model_work {
 
 typedef struct model_timeline {
     bool order_only, others;
+    bool closed; /* the program has destroyed it: nothing can be asked any more */
     uint64_t reached, sent, event;
     results failure; /* 0: has not failed */
     results causes;  /* of the step in which it failed */
@@ -269,8 +285,9 @@ typedef struct model_timeline {
 
 typedef struct model_queue {
     bool sticky, metal4;
-    results stuck;  /* 0: nothing sticks */
-    results sticks; /* all that would have stuck alone, since the last clear_failure */
+    bool closed, abandoned; /* likewise */
+    results stuck;          /* 0: nothing sticks */
+    results sticks;         /* all that would have stuck alone, since the last clear_failure */
     unsigned stuck_at;
     int64_t cleared;            /* failures of tickets up to this one do not stick */
     int64_t last;               /* ticket */
@@ -310,10 +327,13 @@ typedef struct graph {
     struct {
         model_point point;
         bool ran, seen;
+        bool closed; /* its timeline was destroyed first */
         unsigned order;
         gpusync_result result;
     } callbacks[MOST_CALLBACKS];
     unsigned callback_count;
+    unsigned gone[2 * STAGE_MOST]; /* calls of `destroyed`: queues, timelines */
+    bool goes[2 * STAGE_MOST];     /* ... one is to come */
     /* what Metal was sent: buffers in the order of [commit], by the message hook */
     pthread_mutex_t lock;
     void *signalling[2 * MOST_WORK];
@@ -374,12 +394,12 @@ static void end_wrong(graph *g, const char *file, int line)
             fprintf(stderr, " with %d", w->result);
         if (w->state == MODEL_SENT && w->ended)
             fprintf(stderr, " and over on the GPU");
-        if (w->state != MODEL_OPEN)
+        if (w->state != MODEL_OPEN && !g->q[w->queue].closed)
             fprintf(stderr, "; a poll says %d", gpusync_poll(g->s.q[w->queue], w->ticket, NULL));
     }
     for (i = 0; i < (int)g->rules->timelines; i++) {
         uint64_t value = 0;
-        gpusync_result result = gpusync_timeline_query(g->s.t[i], &value);
+        gpusync_result result = g->t[i].closed ? GPUSYNC_NOT_READY : gpusync_timeline_query(g->s.t[i], &value);
         fprintf(stderr, "\n  timeline %d: %d, failures %llx; a query says %d, with %d", i, (int)g->t[i].reached,
                 (unsigned long long)g->t[i].failure, (int)value, result);
     }
@@ -420,6 +440,27 @@ static bool chance(graph *g, unsigned percent)
 static bool chance_to_check(graph *g, unsigned percent)
 {
     return draw_by_seed(g, 100) < percent;
+}
+
+/* What gpusync says of a ticket: where its queue is gone its callback tells, and close_queue has registered one. */
+static gpusync_result ask_ticket(const graph *g, const model_work *w)
+{
+    unsigned i;
+    if (!g->q[w->queue].closed)
+        return gpusync_poll(g->s.q[w->queue], w->ticket, NULL);
+    for (i = 0; i < g->callback_count; i++)
+        if (g->callbacks[i].ran && g->callbacks[i].point.queue == w->queue && g->callbacks[i].point.ticket == w->ticket)
+            return g->callbacks[i].result;
+    return GPUSYNC_NOT_READY;
+}
+
+/* NOT_READY: nobody can ask. */
+static gpusync_result ask_timeline(const graph *g, int timeline, uint64_t *value)
+{
+    if (!g->t[timeline].closed)
+        return gpusync_timeline_query(g->s.t[timeline], value);
+    *value = 0;
+    return GPUSYNC_NOT_READY;
 }
 
 /* Of the values that work is to signal (S7): each is a rank. */
@@ -487,7 +528,7 @@ static uint64_t model_reached(const graph *g, int timeline)
     lowest = model_lowest_sent(g, timeline);
     if (event >= lowest)
         event = lowest - 1;
-    if (gpusync_timeline_query(g->s.t[timeline], &seen) < 0 && event > seen)
+    if (ask_timeline(g, timeline, &seen) < 0 && event > seen)
         event = seen; /* it fails within this step, and its event was not read before */
     return event > t->reached ? event : t->reached;
 }
@@ -516,12 +557,31 @@ static results model_wait_result(const graph *g, const model_work *w, const mode
     return g->t[p->timeline].event >= p->value && model_lowest_of(g, p->timeline, w) > p->value ? ONLY_OK : 0;
 }
 
+/* R19: nothing is to signal the value any more, neither work with a ticket nor an open command buffer. */
+static bool model_never_comes(const graph *g, const model_work *w, const model_point *p)
+{
+    int i;
+    if (p->queue >= 0 || !g->t[p->timeline].closed || g->t[p->timeline].others || p->value <= g->t[p->timeline].sent)
+        return false;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *other = &g->work[i];
+        if (other != w && other->state != MODEL_GONE && other->state != MODEL_SETTLED && other->rank >= p->value &&
+            signals_timeline(other, p->timeline))
+            return false;
+    }
+    return true;
+}
+
 static results model_failed_waits(const graph *g, const model_work *w)
 {
     results all = 0;
     unsigned i;
-    for (i = 0; i < w->wait_count; i++)
-        all |= model_wait_result(g, w, &w->waits[i]) & ~ONLY_OK;
+    for (i = 0; i < w->wait_count; i++) {
+        results result = model_wait_result(g, w, &w->waits[i]);
+        if (!result && !model_sent(w) && model_never_comes(g, w, &w->waits[i]))
+            result = RESULT(GPUSYNC_ERROR_DESTROYED);
+        all |= result & ~ONLY_OK;
+    }
     return all;
 }
 
@@ -734,7 +794,7 @@ static void model_fail_timeline(graph *g, int timeline, results failure, uint64_
         seen = below - 1;
     if (seen > t->reached)
         t->reached = seen;
-    result = gpusync_timeline_query(g->s.t[timeline], &value);
+    result = ask_timeline(g, timeline, &value);
     for (i = 0; result < 0 && i < g->work_count; i++) /* ... and the other way round */
         if (model_sent(&g->work[i]) && g->work[i].ended && g->work[i].rank == value && value > t->reached &&
             signals_timeline(&g->work[i], timeline))
@@ -756,7 +816,7 @@ static void model_failed_signals(graph *g, model_work *w, results failure)
         if (w->signals[k].overtaken || (t->order_only && t->failure))
             continue;
         if (!w->ran && (w->over_at == g->step || w->behind_held) && !t->order_only && !t->failure &&
-            gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK) {
+            ask_timeline(g, w->signals[k].timeline, &value) == GPUSYNC_OK) {
             w->signals[k].overtaken = true;
             w->signals[k].assumed = true;
             continue;
@@ -795,7 +855,7 @@ static void model_stick(graph *g, model_work *w)
 static bool model_failed_before(const graph *g, int timeline, uint64_t value)
 {
     uint64_t real;
-    return gpusync_timeline_query(g->s.t[timeline], &real) < 0 && real < value;
+    return ask_timeline(g, timeline, &real) < 0 && real < value;
 }
 
 static void model_settle(graph *g, model_work *w, results allowed, bool inherited)
@@ -808,7 +868,7 @@ static void model_settle(graph *g, model_work *w, results allowed, bool inherite
     w->state = MODEL_SETTLED;
     w->result = (gpusync_result)-bit;
     if (allowed & (allowed - 1)) { /* several are right */
-        result = gpusync_poll(g->s.q[w->queue], w->ticket, NULL);
+        result = ask_ticket(g, w);
         if (result <= 0 && allowed & RESULT(result))
             w->result = result;
         else
@@ -838,12 +898,12 @@ static results model_may_be_overtaken(graph *g, model_work *w)
         return 0;
     if (w->allowed & RESULT(GPUSYNC_ERROR_NOT_RISING))
         return 0;
-    if (gpusync_poll(g->s.q[w->queue], w->ticket, NULL) != GPUSYNC_ERROR_NOT_RISING)
+    if (ask_ticket(g, w) != GPUSYNC_ERROR_NOT_RISING)
         return 0;
     w->was_overtaken = true;
     for (k = 0; k < w->signal_count; k++)
         if (g->t[w->signals[k].timeline].order_only && model_lowest_sent(g, w->signals[k].timeline) > w->rank &&
-            gpusync_timeline_query(g->s.t[w->signals[k].timeline], &value) == GPUSYNC_OK && value < w->rank)
+            ask_timeline(g, w->signals[k].timeline, &value) == GPUSYNC_OK && value < w->rank)
             w->signals[k].overtaken = true;
     w->over_at = g->step;
     return RESULT(GPUSYNC_ERROR_NOT_RISING);
@@ -879,6 +939,10 @@ static bool model_settle_one(graph *g, int queue)
             if (w->over_at == g->step)
                 w->behind_held = true;
             model_settle(g, w, w->allowed | model_may_be_overtaken(g, w), w->inherits);
+            return true;
+        }
+        if (w->state == MODEL_SENT && q->abandoned) {
+            model_settle(g, w, RESULT(GPUSYNC_ERROR_DESTROYED), false);
             return true;
         }
         if (w->state != MODEL_SENT || !w->ended)
@@ -1087,21 +1151,20 @@ static bool model_agrees(graph *g)
         const model_work *w = &g->work[i];
         if (w->buffer_count && model_ran(w) != (commit_of(g, w) != UINT32_MAX))
             g->disagrees = true;
-        if (!w->buffer_count && w->state == MODEL_SETTLED &&
-            gpusync_poll(g->s.q[w->queue], w->ticket, NULL) != w->result)
+        if (!w->buffer_count && w->state == MODEL_SETTLED && ask_ticket(g, w) != w->result)
             g->disagrees = true;
     }
     for (i = 0; i < (int)g->rules->timelines; i++) {
         uint64_t value = 0;
-        gpusync_result result = gpusync_timeline_query(g->s.t[i], &value);
-        if (value != model_reached(g, i) || (result < 0) != (g->t[i].failure != 0))
+        gpusync_result result = ask_timeline(g, i, &value);
+        if (!g->t[i].closed && (value != model_reached(g, i) || (result < 0) != (g->t[i].failure != 0)))
             g->disagrees = true;
     }
     return !g->disagrees;
 }
 
-/* T6: it is lost when the failure is known, at the latest when the work has ended. What is held then ends with that; what
-   was behind held work and has failed already may have failed in its turn. */
+/* T6: it is lost when the failure is known, at the latest when the work has ended. What is held then ends with that;
+   what was behind held work and has failed already may have failed in its turn. */
 static void model_lose(graph *g)
 {
     bool may_be = g->tells, must_be = false;
@@ -1362,6 +1425,8 @@ static void check_done(graph *g)
     int i;
     for (i = 0; i < (int)g->rules->queues; i++) {
         int64_t done = model_done(g, i);
+        if (g->q[i].closed)
+            continue;
         if (!gpusync_is_done(g->s.q[i], done))
             wrong(g, "ticket %d of queue %d is not done", (int)done, i);
         if (gpusync_is_done(g->s.q[i], done + 1))
@@ -1381,8 +1446,8 @@ static void check_tickets(graph *g)
         gpusync_result got;
         if (w->state == MODEL_OPEN || w->state == MODEL_GONE)
             continue;
-        got = gpusync_poll(g->s.q[w->queue], w->ticket, NULL);
-        if (got != expected)
+        got = ask_ticket(g, w);
+        if (got != expected && !(g->q[w->queue].closed && got == GPUSYNC_NOT_READY))
             wrong(g, "work %d, ticket %d of queue %d (%s): poll says %d (%s), the contract %d", i, (int)w->ticket,
                   w->queue, state_names[w->state], got, gpusync_result_string(got), expected);
         for (k = 0; k < w->signal_count; k++)
@@ -1393,7 +1458,7 @@ static void check_tickets(graph *g)
             wrong(g, "work %d is NOT_RISING, and nothing has overtaken it", i);
         if (expected == GPUSYNC_NOT_READY)
             expected = GPUSYNC_TIMEOUT;
-        if (chance_to_check(g, 90))
+        if (g->q[w->queue].closed || chance_to_check(g, 90))
             continue;
         got = gpusync_wait(g->s.q[w->queue], w->ticket, 0, NULL);
         if (got != expected)
@@ -1408,8 +1473,10 @@ static void check_values(graph *g)
     for (i = 0; i < (int)g->rules->timelines; i++) {
         uint64_t value = UINT64_MAX;
         uint64_t reached = model_reached(g, i);
-        gpusync_result got = gpusync_timeline_query(g->s.t[i], &value);
+        gpusync_result got = ask_timeline(g, i, &value);
         results allowed = g->t[i].failure ? g->t[i].failure : ONLY_OK;
+        if (g->t[i].closed)
+            continue;
         if (got > 0 || !(allowed & RESULT(got)))
             wrong(g, "timeline %d: query says %d (%s), allowed are %llx", i, got, gpusync_result_string(got),
                   (unsigned long long)allowed);
@@ -1436,6 +1503,8 @@ static void check_failures(graph *g)
         gpusync_error error;
         int64_t last_ordered = 0;
         bool found[MOST_WORK + 1] = {false};
+        if (g->q[i].closed)
+            continue;
         while (gpusync_queue_next_error(g->s.q[i], &cursor, &error) == GPUSYNC_OK) {
             const model_work *w;
             if (error.ticket < 1 || error.ticket > g->q[i].last)
@@ -1444,7 +1513,8 @@ static void check_failures(graph *g)
             if (w->state != MODEL_SETTLED || w->result == GPUSYNC_OK || found[error.ticket])
                 wrong(g, "a failure of ticket %d of queue %d", (int)error.ticket, i);
             found[error.ticket] = true;
-            if (error.result != w->result || (error.inherited != w->inherited && !w->behind_held) ||
+            if (error.result != w->result ||
+                (error.inherited != w->inherited && !w->behind_held && w->result != GPUSYNC_ERROR_DESTROYED) ||
                 error.ran != (w->ran && w->buffer_count))
                 wrong(g,
                       "the failure of ticket %d of queue %d: result %d, inherited %d, ran %d, the contract %d, %d, %d",
@@ -1478,6 +1548,8 @@ static void check_everything(graph *g)
         bool all = model_done(g, i) == q->last;
         int64_t first = INT64_MAX;
         bool unordered = false;
+        if (q->closed)
+            continue;
         for (k = 0; k < q->failure_count; k++) {
             const model_work *w = &g->work[q->failures[k]];
             if (q->told[w->ticket])
@@ -1537,7 +1609,8 @@ static void check_callbacks(graph *g)
     if (gpusync_device_run_callbacks(g->s.device, SIZE_MAX, &count) != GPUSYNC_OK)
         wrong(g, "run_callbacks fails");
     for (i = 0; i < g->callback_count; i++) {
-        results right = model_point_result(g, &g->callbacks[i].point);
+        results right =
+            g->callbacks[i].closed ? RESULT(GPUSYNC_ERROR_DESTROYED) : model_point_result(g, &g->callbacks[i].point);
         if (g->callbacks[i].ran && !right)
             wrong(g, "callback %u was called too early", i);
         if (!g->callbacks[i].ran && right)
@@ -1549,7 +1622,7 @@ static void check_callbacks(graph *g)
         if (g->callbacks[i].result > 0 || !(right & RESULT(g->callbacks[i].result)))
             wrong(g, "callback %u gets %d", i, g->callbacks[i].result);
     }
-    if (count != expected)
+    if (count != expected && !g->rules->ends) /* a destroy runs some, and `destroyed` is one */
         wrong(g, "%zu callbacks were run, %u were due", count, expected);
     for (i = 0; i < g->callback_count; i++)
         for (j = 0; j < g->callback_count; j++) {
@@ -1593,7 +1666,7 @@ static void read_events(graph *g)
     uint64_t base = 0, value, seen;
     int i, j;
     for (i = 0; i < (int)g->rules->timelines; i++) {
-        if (!g->t[i].others || g->t[i].failure || gpusync_timeline_query(g->s.t[i], &value) != GPUSYNC_OK)
+        if (!g->t[i].others || g->t[i].failure || ask_timeline(g, i, &value) != GPUSYNC_OK)
             continue;
         seen = metal_event_value(gpusync_timeline_metal(g->s.t[i], &base)) - base;
         for (j = 0; j < g->work_count; j++) {
@@ -1611,6 +1684,8 @@ static void check(graph *g)
 {
     if (g->rules->others)
         read_events(g);
+    if (g->rules->ends)
+        assert_ok(gpusync_device_run_callbacks(g->s.device, SIZE_MAX, NULL));
     model_lose(g);
     model_step(g);
     check_sent(g);
@@ -1619,7 +1694,7 @@ static void check(graph *g)
     check_values(g);
     check_failures(g);
     check_everything(g);
-    if (chance_to_check(g, 70))
+    if (g->rules->ends || chance_to_check(g, 70))
         check_callbacks(g);
 }
 
@@ -1641,14 +1716,14 @@ static bool draw_point(graph *g, model_point *p)
     if (g->rules->tickets && chance(g, 35)) {
         p->queue = (int)draw(g, g->rules->queues);
         p->ticket = (int64_t)draw(g, (uint64_t)g->q[p->queue].last + 1);
-        return p->ticket > 0;
+        return p->ticket > 0 && !g->q[p->queue].closed;
     }
     if (!g->rules->timelines)
         return false;
     p->queue = -1;
     p->timeline = (int)draw(g, g->rules->timelines);
     p->value = 1 + draw(g, g->top + 2);
-    return true;
+    return !g->t[p->timeline].closed;
 }
 
 static model_work *new_work(graph *g, int queue)
@@ -1682,7 +1757,7 @@ static void draw_points(graph *g, model_work *w)
         w->rank = new_rank(g);
     while (signals-- > 0) {
         int timeline = (int)draw(g, g->rules->timelines);
-        if ((g->t[timeline].others && !g->deaf) || signals_timeline(w, timeline))
+        if (g->t[timeline].closed || (g->t[timeline].others && !g->deaf) || signals_timeline(w, timeline))
             continue;
         w->signals[w->signal_count].by_host = w->host_sync || waits_on_metal4(g, w, timeline);
         w->signals[w->signal_count++].timeline = timeline;
@@ -1783,6 +1858,8 @@ static bool can_make(graph *g, int queue)
         allowed |= RESULT(GPUSYNC_ERROR_DEVICE_LOST);
     if (g->q[queue].stuck)
         allowed |= RESULT(GPUSYNC_ERROR_EXECUTION);
+    if (g->q[queue].closed)
+        return false;
     if (!allowed || g->q[queue].metal4)
         return room_for_work(g);
     got = gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer);
@@ -1856,7 +1933,7 @@ static void step_submit(graph *g)
 static void refuse_on_metal4(graph *g, int queue)
 {
     void *buffer = new_buffer(g->s.q[queue]);
-    gpusync_point point = at(g->s.t[0], g->top + 1);
+    gpusync_point point = ticket_at(g->s.q[queue], 0);
     gpusync_ticket ticket = -7;
     say(g, "%u: queue %d is one of Metal 4: refused\n", g->step, queue);
     assert_result(gpusync_encode_wait(g->s.q[queue], buffer, point), GPUSYNC_ERROR_UNSUPPORTED);
@@ -1872,7 +1949,7 @@ static void step_encode(graph *g)
     model_work *w = new_work(g, queue);
     void *buffer;
     unsigned k, kept = 0;
-    if (g->q[queue].metal4)
+    if (g->q[queue].metal4 && !g->q[queue].closed)
         refuse_on_metal4(g, queue);
     if (g->q[queue].metal4 || !can_make(g, queue))
         return;
@@ -1965,9 +2042,9 @@ static void step_marker(graph *g)
     int queue = (int)draw(g, g->rules->queues);
     model_work *w = new_work(g, queue);
     gpusync_ticket ticket = -7;
-    if (g->q[queue].metal4)
+    if (g->q[queue].metal4 && !g->q[queue].closed)
         refuse_on_metal4(g, queue);
-    if (g->q[queue].metal4 || !room_for_work(g))
+    if (g->q[queue].closed || g->q[queue].metal4 || !room_for_work(g))
         return;
     g->work_count++;
     w->unordered = true;
@@ -1991,8 +2068,11 @@ static void step_host_signal(graph *g)
     model_timeline *t = &g->t[i];
     uint64_t value = 1 + draw(g, g->top + 2);
     uint64_t reached = model_reached(g, i);
-    gpusync_result got = gpusync_timeline_signal(g->s.t[i], value);
     results allowed = ONLY_OK;
+    gpusync_result got;
+    if (t->closed)
+        return;
+    got = gpusync_timeline_signal(g->s.t[i], value);
     if (value <= reached || value >= model_lowest_sent(g, i))
         allowed = RESULT(GPUSYNC_ERROR_NOT_RISING);
     if (t->failure)
@@ -2020,7 +2100,7 @@ static void step_others(graph *g)
     int i = (int)draw(g, g->rules->timelines);
     uint64_t base = 0;
     void *event;
-    if (!g->t[i].others || g->t[i].failure)
+    if (!g->t[i].others || g->t[i].failure || g->t[i].closed)
         return;
     g->t[i].event += 1 + draw(g, 3);
     say(g, "%u: other code signals %d:%d\n", g->step, i, (int)g->t[i].event);
@@ -2030,11 +2110,9 @@ static void step_others(graph *g)
     look_everywhere(g);
 }
 
-static void cancel_queue(graph *g, int queue)
+static void model_cancel(graph *g, int queue)
 {
     int i;
-    say(g, "%u: cancel_held of queue %d\n", g->step, queue);
-    assert_ok(gpusync_queue_cancel_held(g->s.q[queue]));
     for (i = 0; i < g->work_count; i++)
         if (g->work[i].queue == queue && g->work[i].state == MODEL_OVER && g->work[i].behind_held && !g->work[i].fixed)
             g->work[i].allowed |= RESULT(GPUSYNC_ERROR_CANCELLED);
@@ -2043,15 +2121,104 @@ static void cancel_queue(graph *g, int queue)
             model_over(g, &g->work[i], RESULT(GPUSYNC_ERROR_CANCELLED), false);
 }
 
+static void cancel_queue(graph *g, int queue)
+{
+    if (g->q[queue].closed)
+        return;
+    say(g, "%u: cancel_held of queue %d\n", g->step, queue);
+    assert_ok(gpusync_queue_cancel_held(g->s.q[queue]));
+    model_cancel(g, queue);
+}
+
 static void step_cancel(graph *g)
 {
     cancel_queue(g, (int)draw(g, g->rules->queues));
 }
 
+static void count_gone(void *user)
+{
+    ++*(unsigned *)user;
+}
+
+/* R19: waits and callbacks of the host end, and work goes on. */
+static void close_timeline(graph *g, int timeline, bool later)
+{
+    unsigned i, object = STAGE_MOST + (unsigned)timeline;
+    say(g, "%u: timeline %d is destroyed%s\n", g->step, timeline, later ? " later" : "");
+    for (i = 0; i < g->callback_count; i++) {
+        const model_point *p = &g->callbacks[i].point;
+        if (p->queue < 0 && p->timeline == timeline && !model_point_result(g, p))
+            g->callbacks[i].closed = true;
+    }
+    g->goes[object] = later;
+    if (later)
+        assert_ok(gpusync_timeline_destroy_later(g->s.t[timeline], count_gone, &g->gone[object]));
+    else
+        assert_ok(gpusync_timeline_destroy(g->s.t[timeline]));
+    g->s.t[timeline] = NULL;
+    g->t[timeline].closed = true;
+}
+
+/* R20, R21: open command buffers are discarded, held work is cancelled; what Metal has goes on, or is given up. Then
+   callbacks alone tell of it. */
+static void close_queue(graph *g, int queue, bool abandon)
+{
+    bool busy = false;
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        model_work *w = &g->work[i];
+        model_point p = {.queue = queue, .ticket = w->ticket};
+        if (w->queue != queue || w->state == MODEL_SETTLED || w->state == MODEL_GONE)
+            continue;
+        busy = busy || w->state == MODEL_SENT;
+        if (w->state != MODEL_OPEN)
+            register_callback(g, &p);
+        else
+            forget_signals_of(g, w->buffers[0]);
+        if (w->state == MODEL_OPEN)
+            w->state = MODEL_GONE;
+    }
+    g->goes[queue] = busy && !abandon;
+    say(g, "%u: queue %d is %s\n", g->step, queue, abandon ? "abandoned" : busy ? "destroyed later" : "destroyed");
+    if (abandon)
+        assert_ok(gpusync_queue_abandon(g->s.q[queue]));
+    else if (busy)
+        assert_ok(gpusync_queue_destroy_later(g->s.q[queue], count_gone, &g->gone[queue]));
+    else
+        assert_ok(gpusync_queue_destroy(g->s.q[queue]));
+    g->s.q[queue] = NULL;
+    g->q[queue].closed = true;
+    model_cancel(g, queue);
+    if (abandon)
+        model_move(g); /* which of the two comes first is left open */
+    g->q[queue].abandoned = abandon;
+}
+
+static void step_end(graph *g)
+{
+    int what = (int)draw(g, 4), queue = (int)draw(g, g->rules->queues), timeline = (int)draw(g, g->rules->timelines);
+    if (what < 2 && !g->t[timeline].closed)
+        close_timeline(g, timeline, what == 1);
+    if (what >= 2 && !g->q[queue].closed)
+        close_queue(g, queue, what == 3);
+}
+
+static void check_gone(graph *g, bool all)
+{
+    unsigned i;
+    for (i = 0; i < LENGTH(g->gone); i++)
+        if (g->gone[i] > g->goes[i] || (all && g->gone[i] < g->goes[i]))
+            wrong(g, "`destroyed` of %s %u was called %u times", i < STAGE_MOST ? "queue" : "timeline", i % STAGE_MOST,
+                  g->gone[i]);
+    for (i = 0; i < g->rules->queues; i++)
+        if (g->gone[i] && model_done(g, (int)i) != g->q[i].last)
+            wrong(g, "`destroyed` of queue %u was called, and its work has not ended", i);
+}
+
 static void step_clear(graph *g)
 {
     int queue = (int)draw(g, g->rules->queues);
-    if (!g->q[queue].sticky)
+    if (!g->q[queue].sticky || g->q[queue].closed)
         return;
     say(g, "%u: clear_failure of queue %d\n", g->step, queue);
     assert_ok(gpusync_queue_clear_failure(g->s.q[queue]));
@@ -2066,7 +2233,7 @@ static void step_timeline_fail(graph *g)
     gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
     gpusync_result got;
     results allowed = g->t[i].failure ? g->t[i].failure : ONLY_OK;
-    if (chance(g, 70))
+    if (g->t[i].closed || chance(g, 70))
         return;
     say(g, "%u: the host fails timeline %d\n", g->step, i);
     got = gpusync_timeline_fail(g->s.t[i], &reason);
@@ -2181,6 +2348,8 @@ static void one_step(graph *g)
         say(g, "%u: the device is removed\n", g->step);
         softmetal_remove_device(g->s.metal_device);
         g->removed = true;
+    } else if (r->ends && 3 * g->step > r->steps && chance(g, 6)) {
+        step_end(g);
     } else if (what < 40) {
         step_gpu(g, (int)draw(g, r->queues), false);
     } else if (what < 60) {
@@ -2251,7 +2420,7 @@ static void end_graph(graph *g)
     }
     finish_gpu(g);
     for (i = 0; i < (int)g->rules->timelines; i++) {
-        if (!g->t[i].others || g->t[i].failure)
+        if (!g->t[i].others || g->t[i].failure || g->t[i].closed)
             continue;
         say(g, "%u: the host fails timeline %d, which others signal\n", g->step, i);
         assert_ok(gpusync_timeline_fail(g->s.t[i], NULL));
@@ -2270,9 +2439,11 @@ static void end_graph(graph *g)
     for (i = 0; i < (int)g->rules->queues; i++) {
         if (model_done(g, i) != g->q[i].last)
             wrong(g, "ticket %d of queue %d never ends", (int)model_done(g, i) + 1, i);
-        assert_false(gpusync_in_flight(g->s.q[i]));
+        assert_true(g->q[i].closed || !gpusync_in_flight(g->s.q[i]));
     }
     check_callbacks(g);
+    assert_ok(gpusync_device_run_callbacks(g->s.device, SIZE_MAX, NULL));
+    check_gone(g, true);
 }
 
 /* The order on the GPU, by what it wrote: work that never ran wrote nothing, work that waited wrote behind what it
@@ -2378,19 +2549,21 @@ static inline void let_all_end(graph *g)
     bool busy = true;
     for (i = 0; i < g->work_count; i++)
         for (k = 0; k < g->work[i].buffer_count; k++)
-            result = gpusync_command_buffer_discard(g->s.q[g->work[i].queue], g->work[i].buffers[k]);
+            if (!g->q[g->work[i].queue].closed)
+                result = gpusync_command_buffer_discard(g->s.q[g->work[i].queue], g->work[i].buffers[k]);
     for (i = 0; i < (int)g->rules->timelines; i++)
-        if (g->t[i].others)
+        if (g->t[i].others && !g->t[i].closed)
             result = gpusync_timeline_fail(g->s.t[i], NULL);
     (void)result; /* those that are open, and those that have not failed */
     for (round = 0; busy; round++) {
         must(round < MOST_WORK, "work never ends");
         for (i = 0; i < (int)g->rules->queues; i++)
-            assert_ok(gpusync_queue_cancel_held(g->s.q[i]));
+            if (!g->q[i].closed)
+                assert_ok(gpusync_queue_cancel_held(g->s.q[i]));
         finish_all(&g->s);
         look_everywhere(g);
         for (busy = false, i = 0; i < (int)g->rules->queues; i++)
-            busy = busy || gpusync_in_flight(g->s.q[i]);
+            busy = busy || (!g->q[i].closed && gpusync_in_flight(g->s.q[i]));
     }
 }
 
@@ -2442,6 +2615,7 @@ static void play_graph(graph *g)
     for (g->step = 0; g->step < g->rules->steps && (!g->bytes || g->left); g->step++) {
         one_step(g);
         check(g);
+        check_gone(g, false);
     }
     end_graph(g);
     check_marks(g);

@@ -46,6 +46,7 @@ KIND(test_R12_random_order_only_timelines, "order_only")
 KIND(test_R11_R17_random_failures_that_stick, "sticky")
 KIND(test_R18_random_values_of_other_code, "others")
 KIND(test_T6_random_programs_whose_device_is_lost, "lost")
+KIND(test_R19_to_R22_random_ends_of_queues_and_timelines, "ends")
 KIND(test_S1_to_S8_random_programs_of_everything, "everything")
 
 int main(void)
@@ -63,6 +64,7 @@ int main(void)
         cmocka_unit_test(test_R11_R17_random_failures_that_stick),
         cmocka_unit_test(test_R18_random_values_of_other_code),
         cmocka_unit_test(test_T6_random_programs_whose_device_is_lost),
+        cmocka_unit_test(test_R19_to_R22_random_ends_of_queues_and_timelines),
         cmocka_unit_test(test_S1_to_S8_random_programs_of_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

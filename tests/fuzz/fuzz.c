@@ -3,8 +3,9 @@
    The first byte is the kind of the program, the others are its choices, in the order in which they are drawn. What
    the model does not agree with ends the process, as a sanitizer's finding does: libFuzzer keeps the input then. But
    the model does not try each order of failures within one step (see graphs.h), and a fuzzer finds those that it does
-   not try. So a program of a kind with failures or of Metal 4, or one whose held work is cancelled at its end, is set aside:
-   sanitizers and assertions judge it alone, and whether its work ends, and no object and no memory is left.
+   not try. So a program of a kind with failures, of Metal 4 or with ends of queues, or one whose held work is cancelled
+   at its end, is set aside there: sanitizers and assertions judge it alone, and whether its work ends, and no object
+   and no memory is left.
    FUZZ_TELL=1 prints each step as it is made. */
 #define GPUSYNC_IMPLEMENTATION
 #include "graphs.h"
@@ -40,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     rules = &graph_kinds[data[0] % LENGTH(graph_kinds)];
     pool = metal_pool_push();
-    aside += !run_bytes(rules, data + 1, size - 1, rules->fails || rules->metal4);
+    aside += !run_bytes(rules, data + 1, size - 1, rules->fails || rules->metal4 || rules->ends);
     metal_pool_pop(pool);
     return 0;
 }
