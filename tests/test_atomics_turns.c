@@ -11,6 +11,11 @@
 
 /* ------------------------------------------------------------------------------------------------------ >>loads -- */
 
+static void end_one(void *number)
+{
+    softmetal_finish(buffers[*(int *)number]);
+}
+
 /* Each ticket is committed before the one before it ends: the queue is never idle. */
 static void commit_and_end(void *unused)
 {
@@ -103,14 +108,87 @@ static void test_S4_the_record_comes_before_is_done(void **state)
     run_race(&race, 1, 300, 3);
 }
 
+/* A ticket that has ended behind one that has not stays ended for each call, while that one ends, too. */
+static void let_go_and_end(void *unused)
+{
+    (void)unused;
+    turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
+    softmetal_finish(buffers[0]);
+}
+
+static void ask_for_what_is_ahead(void *unused)
+{
+    const gpusync_point point = gpusync_at_ticket(stage.q[0], 2);
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        turns_expect(gpusync_poll(stage.q[0], 2, NULL), GPUSYNC_OK);
+        turns_expect(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ANY, 0, NULL, NULL), GPUSYNC_OK);
+        see(gpusync_is_done(stage.q[0], 2));
+    }
+}
+
+static void set_up_ahead(void *unused)
+{
+    (void)unused;
+    begin(1, 1);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    for (int i = 0; i < 2; i++) {
+        buffers[i] = make_buffer(stage.q[0]);
+        submit_buffer(stage.q[0], buffers[i], i ? NULL : &wait, NULL, NULL,
+                      i ? GPUSYNC_SUBMIT_UNORDERED : GPUSYNC_SUBMIT_HOST_SYNC);
+    }
+    softmetal_finish(buffers[1]);
+    turns_add("ends", let_go_and_end, NULL);
+    turns_add("asks", ask_for_what_is_ahead, NULL);
+}
+
+static void test_S4_a_ticket_that_has_ended_out_of_turn_stays_so(void **state)
+{
+    const turns_race race = {.name = "ahead", .setup = set_up_ahead, .teardown = close_plainly};
+    (void)state;
+    run_race(&race, 1, 300, 3);
+}
+
+/* The second begins with the loss, for a thread that sees the loss without the lock, too. */
+static void poll_across_the_loss(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        see(gpusync_device_is_lost(stage.device));
+        turns_expect(gpusync_poll(stage.q[0], 1, NULL), GPUSYNC_NOT_READY);
+    }
+}
+
+static void set_up_lost(void *unused)
+{
+    (void)unused;
+    begin(2, 0);
+    for (int i = 0; i < 2; i++) {
+        buffers[i] = make_buffer(stage.q[i]);
+        tickets[i] = commit_buffer(stage.q[i], buffers[i]);
+    }
+    softmetal_fail_as(buffers[1], SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    turns_add("ends", end_one, &numbers[1]);
+    turns_add("polls", poll_across_the_loss, NULL);
+}
+
+static void tear_down_lost(void *unused)
+{
+    (void)unused;
+    softmetal_finish(buffers[0]);
+    close_stage();
+}
+
+static void test_T6_nobody_is_told_of_the_loss_before_its_second(void **state)
+{
+    const turns_race race = {.name = "lost", .setup = set_up_lost, .teardown = tear_down_lost};
+    (void)state;
+    run_race(&race, 1, 300, 3);
+}
+
 /* ------------------------------------------------------------------------------------------------------ >>asked -- */
 
 /* Each callback that becomes due is run, though no other call follows: the one that is asked for may be about to end. */
-static void end_one(void *number)
-{
-    softmetal_finish(buffers[*(int *)number]);
-}
-
 static void ask_for_callback(void *unused)
 {
     (void)unused;
@@ -226,6 +304,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_S2_a_busy_queue_never_looks_idle),
         cmocka_unit_test(test_S4_the_record_comes_before_is_done),
+        cmocka_unit_test(test_S4_a_ticket_that_has_ended_out_of_turn_stays_so),
+        cmocka_unit_test(test_T6_nobody_is_told_of_the_loss_before_its_second),
         cmocka_unit_test(test_R25_a_callback_that_is_due_is_run),
         cmocka_unit_test(test_R24_a_look_everywhere_meets_objects_that_go),
         TESTS_OF_TURNS,
