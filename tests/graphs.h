@@ -20,6 +20,8 @@
    one program in thousands may choose what the model does not try. The seeds of a run are 1, 2, 3, ..., so a run is
    green or red each time.
 
+   Not drawn in "everything": ends of queues and timelines, and little room.
+
    Environment: GRAPHS graphs in all (by default 2200), GRAPHS_SEED runs one. A failure prints both, and all steps. */
 #ifndef GRAPHS_H
 #define GRAPHS_H
@@ -32,182 +34,53 @@ typedef struct graph_rules {
     unsigned queues, timelines;
     unsigned steps;
     bool unordered, host_sync, tickets, encoded, markers, fails, cancels, discards, host_signals, order_only, sticky;
-    bool others, empties, looks, timeline_fails, metal4, ends;
+    bool others, empties, looks, timeline_fails, metal4, ends, room;
     unsigned loses; /* percent of the failures, behind a third of the steps, that tell that the device is lost */
 } graph_rules;
 
 /* From the simplest kind on. */
+/* clang-format off */
 static const graph_rules graph_kinds[] = {
     {.name = "ordered", .queues = 2, .timelines = 1, .steps = 50},
     {.name = "tickets", .queues = 3, .timelines = 1, .steps = 60, .tickets = true, .host_signals = true},
-    {.name = "unordered",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 60,
-     .tickets = true,
-     .unordered = true,
-     .host_signals = true,
+    {.name = "unordered", .queues = 3, .timelines = 2, .steps = 60, .tickets = true, .unordered = true,
+     .host_signals = true, .looks = true},
+    {.name = "host_sync", .queues = 3, .timelines = 2, .steps = 60, .tickets = true, .unordered = true,
+     .host_sync = true, .empties = true, .host_signals = true, .looks = true},
+    {.name = "encoded", .queues = 3, .timelines = 2, .steps = 70, .tickets = true, .unordered = true, .host_sync = true,
+     .encoded = true, .discards = true, .markers = true, .host_signals = true, .looks = true},
+    {.name = "metal4", .queues = 3, .timelines = 2, .steps = 70, .metal4 = true, .tickets = true, .unordered = true,
+     .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .host_signals = true,
      .looks = true},
-    {.name = "host_sync",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 60,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "encoded",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "metal4",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .metal4 = true,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "failures",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .host_signals = true,
-     .looks = true},
-    {.name = "cancelled",
-     .queues = 3,
-     .timelines = 3,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .host_signals = true,
-     .cancels = true,
-     .timeline_fails = true,
-     .looks = true},
-    {.name = "order_only",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .discards = true,
-     .fails = true,
-     .host_signals = true,
-     .cancels = true,
-     .order_only = true,
-     .looks = true},
-    {.name = "sticky",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .host_signals = true,
-     .cancels = true,
-     .sticky = true,
-     .looks = true},
-    {.name = "others",
-     .queues = 2,
-     .timelines = 3,
-     .steps = 70,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .fails = true,
-     .host_signals = true,
-     .others = true,
-     .looks = true},
-    {.name = "lost",
-     .queues = 3,
-     .timelines = 2,
-     .steps = 90,
-     .metal4 = true,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .loses = 70,
-     .host_signals = true,
-     .order_only = true,
-     .looks = true},
-    {.name = "ends",
-     .queues = 4,
-     .timelines = 4,
-     .steps = 80,
-     .metal4 = true,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .host_signals = true,
-     .ends = true,
-     .looks = true},
-    {.name = "everything",
-     .queues = 4,
-     .timelines = 4,
-     .steps = 110,
-     .tickets = true,
-     .unordered = true,
-     .host_sync = true,
-     .empties = true,
-     .encoded = true,
-     .discards = true,
-     .markers = true,
-     .fails = true,
-     .loses = 6,
-     .host_signals = true,
-     .cancels = true,
-     .order_only = true,
-     .sticky = true,
-     .others = true,
-     .timeline_fails = true,
-     .metal4 = true,
-     .looks = true},
+    {.name = "room", .queues = 3, .timelines = 2, .steps = 80, .metal4 = true, .tickets = true, .unordered = true,
+     .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .room = true,
+     .host_signals = true, .looks = true},
+    {.name = "failures", .queues = 3, .timelines = 2, .steps = 70, .tickets = true, .unordered = true,
+     .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .fails = true,
+     .host_signals = true, .looks = true},
+    {.name = "cancelled", .queues = 3, .timelines = 3, .steps = 70, .tickets = true, .unordered = true,
+     .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .fails = true,
+     .host_signals = true, .cancels = true, .timeline_fails = true, .looks = true},
+    {.name = "order_only", .queues = 3, .timelines = 2, .steps = 70, .tickets = true, .unordered = true,
+     .host_sync = true, .encoded = true, .discards = true, .fails = true, .host_signals = true, .cancels = true,
+     .order_only = true, .looks = true},
+    {.name = "sticky", .queues = 3, .timelines = 2, .steps = 70, .tickets = true, .unordered = true, .host_sync = true,
+     .encoded = true, .discards = true, .markers = true, .fails = true, .host_signals = true, .cancels = true,
+     .sticky = true, .looks = true},
+    {.name = "others", .queues = 2, .timelines = 3, .steps = 70, .tickets = true, .unordered = true, .host_sync = true,
+     .encoded = true, .fails = true, .host_signals = true, .others = true, .looks = true},
+    {.name = "lost", .queues = 3, .timelines = 2, .steps = 90, .metal4 = true, .tickets = true, .unordered = true,
+     .host_sync = true, .encoded = true, .discards = true, .markers = true, .fails = true, .loses = 70,
+     .host_signals = true, .order_only = true, .looks = true},
+    {.name = "ends", .queues = 4, .timelines = 4, .steps = 80, .metal4 = true, .tickets = true, .unordered = true,
+     .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .host_signals = true,
+     .ends = true, .looks = true},
+    {.name = "everything", .queues = 4, .timelines = 4, .steps = 110, .tickets = true, .unordered = true,
+     .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .fails = true, .loses = 6,
+     .host_signals = true, .cancels = true, .order_only = true, .sticky = true, .others = true, .timeline_fails = true,
+     .metal4 = true, .looks = true},
 };
+/* clang-format on */
 
 enum { MOST_WORK = 96, MOST_WAITS = 4, MOST_SIGNALS = 2, MOST_BUFFERS = 2, MOST_CALLBACKS = 256, MOST_COMMITS = 2048 };
 enum { MTL_ERROR = 5 }; /* MTLCommandBufferStatusError */
@@ -286,6 +159,7 @@ typedef struct model_timeline {
 typedef struct model_queue {
     bool sticky, metal4;
     bool closed, abandoned; /* likewise */
+    unsigned limit;         /* places */
     results stuck;          /* 0: nothing sticks */
     results sticks;         /* all that would have stuck alone, since the last clear_failure */
     unsigned stuck_at;
@@ -1242,6 +1116,35 @@ static void model_step(graph *g)
     model_fix(g);
 }
 
+static int64_t model_done(const graph *g, int queue)
+{
+    int64_t ticket = 0;
+    while (ticket < g->q[queue].last && g->work[g->q[queue].tickets[ticket + 1]].state == MODEL_SETTLED)
+        ticket++;
+    return ticket;
+}
+
+/* Not asked beside order_only: never run work whose value is still to be raised has its room until then.
+   R10: a place for each command buffer, and one at least for a ticket; on Metal 4 one for a ticket. It comes back at
+   the end of the work; of work that never ran, when all tickets before it have ended, too. */
+static bool model_has_room(const graph *g, int queue, unsigned places)
+{
+    int64_t done = model_done(g, queue);
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        bool ended = w->state == MODEL_GONE || (w->state == MODEL_SENT && w->ended) ||
+                     (w->state == MODEL_SETTLED && (w->ran || w->ticket <= done));
+        if (w->queue != queue || ended)
+            continue;
+        if (w->state == MODEL_OPEN)
+            places += g->q[queue].metal4 ? 0 : w->buffer_count;
+        else
+            places += g->q[queue].metal4 || !w->buffer_count ? 1 : w->buffer_count;
+    }
+    return places <= g->q[queue].limit;
+}
+
 /* What a commit or submission of this work may be refused with; 0: it is accepted. */
 static results model_refusals(const graph *g, const model_work *w)
 {
@@ -1249,6 +1152,8 @@ static results model_refusals(const graph *g, const model_work *w)
     unsigned k;
     if (g->q[w->queue].stuck)
         all |= RESULT(GPUSYNC_ERROR_EXECUTION);
+    if ((g->q[w->queue].metal4 || !w->buffer_count) && !model_has_room(g, w->queue, 1))
+        all |= RESULT(GPUSYNC_ERROR_QUEUE_FULL);
     for (k = 0; k < w->signal_count; k++) {
         int timeline = w->signals[k].timeline;
         all |= g->t[timeline].failure;
@@ -1410,14 +1315,6 @@ static void check_sent(graph *g)
         check_sent_of_queue(g, i);
     for (i = 0; i < (int)g->rules->timelines; i++)
         check_sent_of_timeline(g, i);
-}
-
-static int64_t model_done(const graph *g, int queue)
-{
-    int64_t ticket = 0;
-    while (ticket < g->q[queue].last && g->work[g->q[queue].tickets[ticket + 1]].state == MODEL_SETTLED)
-        ticket++;
-    return ticket;
 }
 
 static void check_done(graph *g)
@@ -1680,14 +1577,27 @@ static void read_events(graph *g)
     assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
+/* A discarded command buffer, and one that never ran, counts in Metal while the program has a reference. */
+static void let_go(model_work *w)
+{
+    while (w->buffer_count)
+        metal_release(w->buffers[--w->buffer_count]);
+    w->run = NULL;
+}
+
 static void check(graph *g)
 {
+    int i;
     if (g->rules->others)
         read_events(g);
     if (g->rules->ends)
         assert_ok(gpusync_device_run_callbacks(g->s.device, SIZE_MAX, NULL));
     model_lose(g);
     model_step(g);
+    for (i = 0; i < g->work_count; i++)
+        if (g->work[i].state == MODEL_SETTLED && !g->work[i].ran &&
+            g->work[i].ticket <= model_done(g, g->work[i].queue))
+            let_go(&g->work[i]);
     check_sent(g);
     check_done(g);
     check_tickets(g);
@@ -1825,6 +1735,7 @@ static void throw_away(graph *g, model_work *w)
         assert_ok(gpusync_command_buffer_discard(g->s.q[w->queue], w->buffers[k]));
         forget_signals_of(g, w->buffers[k]);
     }
+    let_go(w);
     w->state = MODEL_GONE;
 }
 
@@ -1868,6 +1779,18 @@ static bool can_make(graph *g, int queue)
     return false;
 }
 
+/* There is no place for another command buffer, and a call that does not wait says so. */
+static bool is_full(graph *g, int queue)
+{
+    void *buffer = NULL;
+    if (g->q[queue].metal4 || model_has_room(g, queue, 1))
+        return false;
+    say(g, "%u: queue %d is full\n", g->step, queue);
+    assert_result(gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer), GPUSYNC_TIMEOUT);
+    assert_null(buffer);
+    return true;
+}
+
 static void step_submit(graph *g)
 {
     int queue = (int)draw(g, g->rules->queues);
@@ -1882,6 +1805,10 @@ static void step_submit(graph *g)
     gpusync_result got;
     if (!can_make(g, queue))
         return;
+    if (is_full(g, queue))
+        buffers = 0;
+    else if (buffers == 2 && !g->q[queue].metal4 && !model_has_room(g, queue, 2))
+        buffers = 1;
     g->work_count++;
     w->unordered = g->rules->unordered && chance(g, 30);
     w->host_sync = g->rules->host_sync && chance(g, 25);
@@ -1951,7 +1878,7 @@ static void step_encode(graph *g)
     unsigned k, kept = 0;
     if (g->q[queue].metal4 && !g->q[queue].closed)
         refuse_on_metal4(g, queue);
-    if (g->q[queue].metal4 || !can_make(g, queue))
+    if (g->q[queue].metal4 || !can_make(g, queue) || is_full(g, queue))
         return;
     g->work_count++;
     w->encodes = true;
@@ -2014,7 +1941,7 @@ static void step_commit_plain(graph *g)
     gpusync_ticket ticket = -7;
     results refusals;
     gpusync_result got;
-    if (!can_make(g, queue))
+    if (!can_make(g, queue) || is_full(g, queue))
         return;
     g->work_count++;
     draw_buffer(g, w);
@@ -2022,6 +1949,8 @@ static void step_commit_plain(graph *g)
     refusals = model_refusals(g, w);
     got = gpusync_commit(g->s.q[queue], w->buffers[0], &ticket);
     judge(g, w, refusals, got, ticket);
+    if (got != GPUSYNC_OK)
+        throw_away(g, w);
 }
 
 /* R11. */
@@ -2042,6 +1971,8 @@ static void step_marker(graph *g)
     int queue = (int)draw(g, g->rules->queues);
     model_work *w = new_work(g, queue);
     gpusync_ticket ticket = -7;
+    results refusals;
+    gpusync_result got;
     if (g->q[queue].metal4 && !g->q[queue].closed)
         refuse_on_metal4(g, queue);
     if (g->q[queue].closed || g->q[queue].metal4 || !room_for_work(g))
@@ -2051,11 +1982,15 @@ static void step_marker(graph *g)
     w->marker = true;
     tell_work(g, w, "marker");
     w->state = MODEL_GONE;
-    if (g->lost) {
-        judge(g, w, RESULT(GPUSYNC_ERROR_DEVICE_LOST), gpusync_commit_marker(g->s.q[queue], NULL, &ticket), ticket);
+    refusals = g->lost ? RESULT(GPUSYNC_ERROR_DEVICE_LOST) : 0;
+    if (!model_has_room(g, queue, 1))
+        refusals |= RESULT(GPUSYNC_ERROR_QUEUE_FULL);
+    got = gpusync_commit_marker(g->s.q[queue], NULL, &ticket);
+    if (refusals) {
+        judge(g, w, refusals, got, ticket);
         return;
     }
-    assert_ok(gpusync_commit_marker(g->s.q[queue], NULL, &ticket));
+    assert_ok(got);
     w->buffers[w->buffer_count++] = metal_retain(softmetal_last_buffer(g->s.metal[queue]));
     accept(g, w, ticket);
     w->state = MODEL_SENT; /* R6: at once, whatever is held, and whatever sticks */
@@ -2176,7 +2111,7 @@ static void close_queue(graph *g, int queue, bool abandon)
         else
             forget_signals_of(g, w->buffers[0]);
         if (w->state == MODEL_OPEN)
-            w->state = MODEL_GONE;
+            w->state = MODEL_GONE; /* let go behind the destroy */
     }
     g->goes[queue] = busy && !abandon;
     say(g, "%u: queue %d is %s\n", g->step, queue, abandon ? "abandoned" : busy ? "destroyed later" : "destroyed");
@@ -2351,7 +2286,7 @@ static void one_step(graph *g)
     } else if (r->ends && 3 * g->step > r->steps && chance(g, 6)) {
         step_end(g);
     } else if (what < 40) {
-        step_gpu(g, (int)draw(g, r->queues), false);
+        step_gpu(g, (int)draw(g, r->queues), r->room); /* late handlers fill Metal's queue */
     } else if (what < 60) {
         step_submit(g);
     } else if (what < 65) {
@@ -2518,13 +2453,17 @@ static void open_graph(graph *g)
     for (i = 0; i < g->rules->queues; i++) {
         gpusync_queue_desc queue = {.max_command_buffer_count = 400, .error_log_count = 128};
         queue.sticky_failure = g->rules->sticky && chance(g, 60);
+        if (g->rules->room)
+            queue.max_command_buffer_count = 2 + (uint32_t)draw(g, 7);
+        g->q[i].limit = queue.max_command_buffer_count;
         queue.metal4 = g->rules->metal4 && chance(g, 50);
         g->q[i].sticky = queue.sticky_failure;
         g->q[i].metal4 = queue.metal4;
         assert_ok(gpusync_queue_create(g->s.device, &queue, &g->s.q[i]));
         g->s.metal[i] = metal_retain(gpusync_queue_metal(g->s.q[i]));
         g->behind[i] = -1;
-        say(g, "queue %u%s%s\n", i, g->q[i].sticky ? " sticky" : "", g->q[i].metal4 ? " of Metal 4" : "");
+        say(g, "queue %u, room for %u%s%s\n", i, g->q[i].limit, g->q[i].sticky ? " sticky" : "",
+            g->q[i].metal4 ? " of Metal 4" : "");
     }
     for (i = 0; i < g->rules->timelines; i++) {
         gpusync_timeline_desc timeline = {0};

@@ -40,6 +40,7 @@ KIND(test_R1_random_UNORDERED_work, "unordered")
 KIND(test_R2_R3_random_HOST_SYNC_work, "host_sync")
 KIND(test_R4_R6_random_encoded_points_and_markers, "encoded")
 KIND(test_R29_random_work_on_queues_of_metal_4_and_beside_them, "metal4")
+KIND(test_R10_random_work_on_queues_with_little_room, "room")
 KIND(test_S4_S8_R14_random_failures, "failures")
 KIND(test_R8_R9_R27_random_cancelled_work, "cancelled")
 KIND(test_R12_random_order_only_timelines, "order_only")
@@ -58,6 +59,7 @@ int main(void)
         cmocka_unit_test(test_R2_R3_random_HOST_SYNC_work),
         cmocka_unit_test(test_R4_R6_random_encoded_points_and_markers),
         cmocka_unit_test(test_R29_random_work_on_queues_of_metal_4_and_beside_them),
+        cmocka_unit_test(test_R10_random_work_on_queues_with_little_room),
         cmocka_unit_test(test_S4_S8_R14_random_failures),
         cmocka_unit_test(test_R8_R9_R27_random_cancelled_work),
         cmocka_unit_test(test_R12_random_order_only_timelines),
