@@ -150,7 +150,7 @@
    Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the
    call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
    buffer from when it is open, or committed, until its work has ended and its handler has run; of work that never ran,
-   until all tickets before it have ended, too.
+   until all tickets before it have ended and its values of order_only timelines are raised, too.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
@@ -4076,30 +4076,30 @@ static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__
     return w;
 }
 
-/* Whether all command buffers of the work are over. *failed gets the first that failed, or NULL. */
-static bool gpusync__is_over(const gpusync__work *w, void **failed)
+/* Whether all command buffers of the work are over. *failed: one of them has failed. */
+static bool gpusync__is_over(const gpusync__work *w, bool *failed)
 {
-    *failed = NULL;
+    *failed = false;
     if (w->queue->metal4)
         return false;                       /* it has no status: the feedback alone tells */
     for (uint32_t i = w->count; i-- > 0;) { /* the last is the last to end */
         unsigned long status = gpusync__status(w->buffers[i]);
         if (status < GPUSYNC__STATUS_COMPLETED)
             return false;
-        if (status == GPUSYNC__STATUS_ERROR)
-            *failed = w->buffers[i];
+        *failed |= status == GPUSYNC__STATUS_ERROR;
     }
     return true;
 }
 
-/* Ends work that a look has found over. */
-static void gpusync__found_over(gpusync__work *w, void *failed)
+/* Ends work that a look has found over. The first failure is the work's; a later one may tell of the loss. */
+static void gpusync__found_over(gpusync__work *w, bool failed)
 {
     gpusync_device *dev = w->queue->target.device;
     gpusync__after after = GPUSYNC__NOTHING;
     uint64_t now = gpusync_now_ns();
-    if (failed)
-        gpusync__failed(w, failed, &after);
+    for (uint32_t i = 0; failed && i < w->count; i++)
+        if (gpusync__status(w->buffers[i]) == GPUSYNC__STATUS_ERROR)
+            gpusync__failed(w, w->buffers[i], &after);
     gpusync__lock(dev);
     if (w->state == GPUSYNC__SENT) {
         gpusync__end(w, now, &after);
@@ -4115,7 +4115,7 @@ static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
 {
     bool runs = false, alone = false, others = true;
     gpusync__work *last = NULL; /* with a reference */
-    void *failed;
+    bool failed;
     for (uint64_t at = 0; others || !alone;) {
         gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, last, at, ticket, alone);

@@ -128,7 +128,7 @@ typedef struct model_work {
     bool faults;                  /* one of its buffers fails */
     bool failed;                  /* one of them has failed */
     void *loser;                  /* that of them whose failure tells that the device is lost */
-    bool loser_over, loser_first; /* of those that have failed: a look reads the first failure, handlers each */
+    bool loser_over;              /* it has failed */
     results takes;                /* the failure that stuck before it in the order of tickets; 0: none */
     results may_take;
     results allowed; /* OVER: what it ends with */
@@ -1045,7 +1045,7 @@ static void model_lose(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         may_be = may_be || g->work[i].loser_over;
-        must_be = must_be || (g->work[i].loser_first && g->work[i].ended);
+        must_be = must_be || (g->work[i].loser_over && g->work[i].ended);
     }
     if (gpusync_device_is_lost(g->s.device) ? !may_be : must_be)
         wrong(g, "the device is %s", must_be ? "not lost" : "lost");
@@ -2195,10 +2195,8 @@ static void note_failure(const graph *g, model_work *w, void *buffer)
 {
     if (metal_status(buffer) != MTL_ERROR)
         return;
-    if (w->loser == buffer || g->removed) {
+    if (w->loser == buffer || g->removed)
         w->loser_over = true;
-        w->loser_first = w->loser_first || !w->failed;
-    }
     w->failed = true;
 }
 

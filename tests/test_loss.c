@@ -50,16 +50,28 @@ static void test_T6_two_classes_of_failures_lose_the_device(void **state)
 }
 
 /* Metal often tells of the loss in the second place: one buffer faults, and what comes behind it is ignored. */
-static void test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device(void **state)
+static void lose_in_the_second_place(stage *s, bool lost_handlers)
 {
-    stage *s = stage_of(state);
     void *first = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
     softmetal_fail_as(first, SOFTMETAL_PAGE_FAULT, NULL);
     softmetal_fail_as(second, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    if (lost_handlers)
+        softmetal_lose_handlers(second);
     SUBMIT(s->q[0], BUFFERS(first, second));
     finish_all(s);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_PAGE_FAULT);
     assert_true(gpusync_device_is_lost(s->device));
+}
+
+static void test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device(void **state)
+{
+    lose_in_the_second_place(stage_of(state), false);
+}
+
+static void test_T6_a_look_finds_the_loss_behind_another_failure(void **state)
+{
+    lose_in_the_second_place(stage_of(state), true);
 }
 
 static void test_T6_a_removed_device_is_lost(void **state)
@@ -680,6 +692,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         on_stage(test_T6_two_classes_of_failures_lose_the_device),
         on_stage(test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device),
+        on_stage(test_T6_a_look_finds_the_loss_behind_another_failure),
         on_stage(test_T6_a_removed_device_is_lost),
         on_stage(test_T6_a_marker_behind_a_buffer_that_tells_of_the_loss_loses_the_device),
         on_stage_with(test_T6_the_loss_of_a_device_leaves_others_alone, .queues = 2),
