@@ -193,11 +193,17 @@ static void test_R1_the_callback_of_unordered_work_waits_for_nothing_else(void *
     stage *s = stage_of(state);
     void *ordered = new_buffer(s->q[0]);
     void *alone = new_buffer(s->q[0]);
+    const gpusync_point points[] = {ticket_at(s->q[0], 2), ticket_at(s->q[0], 3)};
+    job any = {0};
     note notes[2];
     memset(notes, 0, sizeof notes);
     on_done(ticket_at(s->q[0], commit(s->q[0], ordered)), &notes[1]);
     SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[0]);
-    softmetal_finish(alone);
+    commit_new(s->q[0]);
+    job_many(&any, points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
+    await_parked(1);
+    softmetal_finish(alone); /* the sleeper leaves both places: the walk begins again, behind the first callback */
+    assert_ok(job_end(&any));
     assert_int_equal(run_callbacks(s), 1);
     assert_noted(&notes[0], GPUSYNC_OK);
     softmetal_finish(ordered);

@@ -1425,6 +1425,29 @@ static void test_R10_gpusyncs_calls_never_block_in_metal(void **state)
     assert_int_equal(softmetal_blocked(s->metal[0]) + softmetal_blocked(s->metal[1]), 0);
 }
 
+static stage *refilled;
+
+/* Metal counts a command buffer until its handler returns, gpusync until it begins: the log is called in between. */
+static void submit_in_the_handler(void *user, gpusync_log_level level, const char *text)
+{
+    stage *s = refilled;
+    (void)user;
+    (void)level;
+    (void)text;
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)));
+}
+
+static void test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submission(void **state)
+{
+    stage *s = stage_of(state);
+    refilled = s;
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    assert_true(finish_next(s->q[0]));
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[1]), 1);
+}
+
 /* -- threads that wait for room ----------------------------------------------------------------------------------- */
 
 enum { ENCODERS = 8 };
@@ -1541,6 +1564,8 @@ int main(void)
         on_stage_with(test_R10_foreign_buffers_that_fill_the_queue_block_in_metal, .real = true),
         on_stage_with(test_R10_gpusyncs_calls_never_block_in_metal, .real = true, .threads = true, .timelines = 4,
                       .queue = {.max_command_buffer_count = 8}),
+        on_stage_with(test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submission, .timelines = 2,
+                      .queue = {.max_command_buffer_count = 1}, .device = {.log = submit_in_the_handler}),
         on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL),
         on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
                       FULL),

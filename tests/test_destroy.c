@@ -548,6 +548,18 @@ static void test_R21_abandon_of_held_work_alone(void **state)
     assert_true(w.done[1]);
 }
 
+/* The abandon looks once more: the handler has not come. */
+static void test_R21_work_that_is_over_at_the_abandon_has_ended(void **state)
+{
+    stage *s = stage_of(state);
+    void *buffer = new_buffer(s->q[0]);
+    note n = {0};
+    on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), &n);
+    softmetal_complete(buffer);
+    assert_ok(gpusync_queue_abandon(taken(s, 0)));
+    assert_noted(&n, GPUSYNC_OK);
+}
+
 /* Ticket 2 has failed with what it waited for, and has not had its turn. */
 static void test_R8_abandon_changes_no_failure_that_was_there_before(void **state)
 {
@@ -1437,6 +1449,7 @@ int main(void)
         on_both_kinds_with(test_R21_abandon_ends_all_and_waits_for_nothing, .timelines = 4, .device = alone),
         on_all_kinds_with(test_R21_abandon_lets_no_other_queue_hang, .queues = 2, .timelines = 1, .device = alone),
         on_both_kinds_with(test_R21_abandon_of_held_work_alone, .timelines = 1, .device = alone),
+        on_stage_with(test_R21_work_that_is_over_at_the_abandon_has_ended, .device = alone),
         on_both_kinds_with(test_R8_abandon_changes_no_failure_that_was_there_before, .timelines = 1, .device = alone),
         on_both_kinds_with(test_R22_destroy_later_tells_when_nothing_is_left, .timelines = 2, .device = threads),
         on_both_kinds_with(test_R22_destroy_later_needs_no_memory, .timelines = 2, .device = threads),

@@ -948,7 +948,7 @@ static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void *
 static void test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of(void **state)
 {
     stage *s = stage_of(state);
-    job all = {0};
+    job all = {0}, first = {0}, last = {0};
     fail_one(s, s->q[0]);
     commit_new(s->q[0]);
     PUT(&resumes_late, true);
@@ -959,6 +959,32 @@ static void test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_wa
     fail_one(s, s->q[0]); /* one record is kept */
     PUT(&resumes_late, false);
     assert_result(job_end(&all), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT); /* ... or which began earlier: no wait has begun since */
+    job_wait(&first, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(1);
+    commit_new(s->q[0]);
+    job_wait(&last, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parked(2);
+    assert_true(finish_next(s->q[0]));
+    assert_result(job_end(&first), GPUSYNC_ERROR_EXECUTION);
+    PUT(&resumes_late, true);
+    finish_all(s);
+    fail_one(s, s->q[0]);
+    PUT(&resumes_late, false);
+    assert_result(job_end(&last), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+/* ... once, also where it is the newest ticket: an older one ended later. */
+static void test_R27_R16_a_dropped_failure_of_the_newest_ticket_is_told_once(void **state)
+{
+    stage *s = stage_of(state);
+    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    finish_all(s); /* one record is kept */
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_ok(gpusync_device_wait(s->device, 0, NULL));
 }
 
 /* What a wait has told may leave the log: the next wait tells the next failure, and knows it. */
@@ -1812,6 +1838,8 @@ int main(void)
                            .queue = {.error_log_count = 1}),
         on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
                            .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
+        on_both_kinds_with(test_R27_R16_a_dropped_failure_of_the_newest_ticket_is_told_once, .timelines = 1,
+                           .queue = {.error_log_count = 1}),
         on_both_kinds_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
         on_both_kinds(test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result),
         on_both_kinds(test_R27_waits_that_overlap_each_tell),

@@ -1354,6 +1354,7 @@ static void test_R5_a_held_buffer_is_committed_already(void **state)
 static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended(void **state)
 {
     stage *s = stage_of(state);
+    gpusync_times times, before;
     uint64_t base = 0;
     gpusync_ticket ticket;
     int i;
@@ -1369,9 +1370,12 @@ static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_end
     assert_ok(gpusync_poll(s->q[0], ticket + 256, NULL));
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
     assert_result(gpusync_wait(s->q[0], ticket, 0, NULL), GPUSYNC_TIMEOUT);
+    assert_ok(gpusync_poll(s->q[0], ticket + 256, &before));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_ok(gpusync_poll(s->q[0], ticket + 256, &times)); /* the old one takes nothing from a newer one */
+    assert_true(times.gpu_end_s > 0 && times.gpu_end_s == before.gpu_end_s);
 }
 
 /* -- long chains -------------------------------------------------------------------------------------------------- */

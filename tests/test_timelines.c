@@ -261,9 +261,10 @@ static void execute(void *buffer)
 static void test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back(void **state)
 {
     stage *s = stage_of(state);
-    void *producer = signalling(s->q[0], at(s->t[0], 5));
+    void *producer = signalling(s->q[0], at(s->t[0], 4));
     void *consumer = waiting(s->q[1], at(s->t[0], 5));
     gpusync_ticket ticket;
+    encode_signal(s->q[0], producer, at(s->t[0], 5)); /* both cross the write: the lower one alone is noted */
     commit(s->q[0], producer);
     ticket = commit(s->q[1], consumer);
     let_events_fall();
@@ -775,22 +776,29 @@ static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(v
 {
     stage *s = stage_of(state);
     void *failing = signalling(s->q[1], at(s->t[1], 1));
-    void *buffer = waiting(s->q[0], at(s->t[1], 1));
-    gpusync_ticket ticket;
+    const gpusync_point points[] = {at(s->t[1], 1), at(s->t[0], 7)};
+    int i;
     softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
     commit(s->q[2], signalling(s->q[2], at(s->t[0], 5)));
     commit(s->q[1], failing);
-    encode_wait(s->q[0], buffer, at(s->t[0], 7));
-    ticket = commit(s->q[0], buffer);
-    assert_true(is_sent(buffer));
+    for (i = 0; i < 2; i++) { /* the one that fails is the first, or the last */
+        void *buffer = waiting(s->q[3 * i], points[i]);
+        encode_wait(s->q[3 * i], buffer, points[!i]);
+        commit(s->q[3 * i], buffer);
+        assert_true(is_sent(buffer));
+    }
     other_code_signals(s->t[0], 7);
     assert_true(finish_next(s->q[1]));
-    assert_true(finish_next(s->q[0])); /* one of the two has failed, the other one is not over */
-    assert_false(gpusync_is_done(s->q[0], ticket));
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    for (i = 0; i < 2; i++) {
+        assert_true(finish_next(s->q[3 * i])); /* one of the two has failed, the other one is not over */
+        assert_false(gpusync_is_done(s->q[3 * i], 1));
+        assert_result(gpusync_poll(s->q[3 * i], 1, NULL), GPUSYNC_NOT_READY);
+    }
     assert_true(finish_next(s->q[2]));
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_true(gpusync_is_done(s->q[0], ticket));
+    for (i = 0; i < 2; i++) {
+        assert_result(gpusync_poll(s->q[3 * i], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_true(gpusync_is_done(s->q[3 * i], 1));
+    }
 }
 
 typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
@@ -1343,7 +1351,7 @@ int main(void)
                       ORDER, .queue = {.sticky_failure = true}),
         on_stage_with(test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent, OTHERS),
         on_stage_with(test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work, OTHERS),
-        on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed, .queues = 3,
+        on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed, .queues = 4,
                       .timelines = 2, .timeline = {.signalled_by_others = true}),
         on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up, OTHERS),
         on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed,
