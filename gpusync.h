@@ -1213,7 +1213,8 @@ GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *GPUSYNC_
 /** The MTLDevice.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_device_metal(const gpusync_device *GPUSYNC_OPT device);
 
-/** The MTLCommandQueue.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
+/** The MTLCommandQueue or MTL4CommandQueue.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no
+    Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_OPT queue);
 
 /** The version of the linked implementation, as GPUSYNC_VERSION: compare it with the header's.

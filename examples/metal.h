@@ -221,7 +221,7 @@ METAL__FN void metal_copy_to_drawable(void *blit, void *buffer, unsigned long wi
                    "destinationSlice:destinationLevel:destinationOrigin:"),
         buffer, 0ul, 4 * width, 4 * width * height, size, metal_get(drawable, "texture"), 0ul, 0ul, origin);
 }
-/* Show it when the command buffer's work is done. Before the commit. */
+/* Shows the drawable when Metal has scheduled the command buffer. Before the commit. */
 METAL__FN void metal_present(void *command_buffer, void *drawable)
 {
     metal_set(command_buffer, "presentDrawable:", drawable);

@@ -206,8 +206,8 @@ void *softmetal_buffer_at(void *command_queue, unsigned k);
 /* -------------------------------------------------------------------------- >>faults -- */
 
 /* Why the driver ends a command buffer: its number, and the codes of the error, one for either kind of queue. Public logs
-   show the numbers and MTLCommandBufferError's codes: examples/README.md, "Errors". The code for InnocentVictim, and all
-   of MTL4CommandQueueError, are assumed. The star is for softmetal_fail.
+   show the numbers and MTLCommandBufferError's codes: examples/metal-behaves.md, "Errors". The code for InnocentVictim,
+   and all of MTL4CommandQueueError, are assumed. The star is for softmetal_fail.
 
                                              MTLCommandBufferError   MTL4CommandQueueError */
 typedef enum softmetal_reason {
