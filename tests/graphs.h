@@ -22,7 +22,7 @@
 
    Not drawn in "everything": ends of queues and timelines, and little room.
 
-   Environment: GRAPHS graphs in all (by default 2200), GRAPHS_SEED runs one. A failure prints both, and all steps. */
+   Environment: GRAPHS graphs in all (by default 1100), GRAPHS_SEED runs one. A failure prints both, and all steps. */
 #ifndef GRAPHS_H
 #define GRAPHS_H
 

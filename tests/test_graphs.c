@@ -13,7 +13,7 @@ static unsigned long by_environment(const char *name, unsigned long otherwise)
 
 static void run_kind(const char *name)
 {
-    unsigned long all = by_environment("GRAPHS", 2200 / SLOW);
+    unsigned long all = by_environment("GRAPHS", 1100 / SLOW);
     unsigned long count = (all + LENGTH(graph_kinds) - 1) / LENGTH(graph_kinds);
     unsigned long seed;
     size_t i = 0;

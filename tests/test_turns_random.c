@@ -293,7 +293,7 @@ static void test_S7_random_programs_reach_each_value(void **state)
                              .reach = 800,
                              .changes = 4};
     (void)state;
-    run_random(&race, 1000, 1u << 2);
+    run_random(&race, 500, 1u << 2);
 }
 
 static void test_S8_random_programs_fail_as_the_model_says(void **state)
@@ -442,7 +442,7 @@ static void test_R20_a_queue_that_goes_tells_its_followers(void **state)
     const turns_race race = {
         .name = "ends", .setup = set_up_ends, .teardown = tear_down_ends, .reach = 200, .changes = 4};
     (void)state;
-    run_random(&race, 2000, 7);
+    run_random(&race, 1000, 7);
 }
 
 int main(void)

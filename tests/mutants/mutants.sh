@@ -18,7 +18,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 1
 : "${CC:?make test-mutants says which}" "${BUILD:?}" "${SOFTMETAL_LINK:?}"
-export CC BUILD SOFTMETAL_LINK TESTS="${TESTS:-}" FIRST_RED=1 LC_ALL=C TURNS_LIMIT=2500
+export CC BUILD SOFTMETAL_LINK TESTS="${TESTS:-}" FIRST_RED=1 LC_ALL=C TURNS_LIMIT=2500 GRAPHS=2200
 out=$BUILD/mutants
 ulimit -c 0
 
