@@ -16,8 +16,8 @@ set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
 cd "$(dirname "$0")/.." || exit 1
 out=$1
-lines=99.8 # per cent, at least
-branches=99
+lines=99 # per cent, at least
+branches=98
 
 rm -f "$out/coverage.json"
 status=0
