@@ -94,7 +94,7 @@
                                                   gpusync.
      GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
                                                   0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
-                                                  NULL, destroys of NULL OK; the texts work.
+                                                  NULL; a destroy of NULL returns OK; texts work.
 
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
    200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
@@ -1175,7 +1175,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
                                                                  size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
 
-/** Get one pipeline. With a limit above 0 the call compiles it, if that has not begun; else it waits for it.
+/** Get one pipeline. With a limit above 0 the call compiles it, if its compilation has not begun; else
+    the call waits.
     i           The pipeline's number in the desc, from 0.
     timeout_ns  0: does not compile, and does not wait.
     error       With ERROR_COMPILE: gets Metal's text, and the function's name as its label. May be NULL.
@@ -1313,7 +1314,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
      7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
          reached; `coming` <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
      8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later. Ordered work settles
-         in the order of tickets.
+         in the order of tickets. Held work that goes behind other held work [gpusync__yields] is in no circle.
      9.  Work that never ran, or failed, waits for no value and no ticket, and needs no memory to fail.
      10. The record, what sticks, how the ticket ended and the timelines' failure are there before SETTLED and before
          `completed` rises, in one hold.
@@ -3022,8 +3023,8 @@ static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusy
     gpusync__stir_held(q);
 }
 
-/* Fails the timelines that failed work was to signal. One that is order_only gets the value all the same, unless nobody
-   knows whether the work has ended. */
+/* Fails the timelines that failed work was to signal. One that is order_only gets the value all the same, unless the
+   end of the work is unknown. */
 static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next) {
@@ -3131,7 +3132,7 @@ GPUSYNC__APART void gpusync__tell_later(gpusync__work *w, gpusync__after *after)
 }
 
 /* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
-   whoever sees the end finds the failure. */
+   a thread that sees the end finds the failure. */
 static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];

@@ -179,7 +179,7 @@ static void tear_down_lost(void *unused)
     close_stage();
 }
 
-static void test_T6_nobody_is_told_of_the_loss_before_its_second(void **state)
+static void test_T6_no_call_tells_of_the_loss_before_its_second(void **state)
 {
     const turns_race race = {.name = "lost", .setup = set_up_lost, .teardown = tear_down_lost};
     (void)state;
@@ -305,7 +305,7 @@ int main(void)
         cmocka_unit_test(test_S2_a_busy_queue_never_looks_idle),
         cmocka_unit_test(test_S4_the_record_comes_before_is_done),
         cmocka_unit_test(test_S4_a_ticket_that_has_ended_out_of_turn_stays_so),
-        cmocka_unit_test(test_T6_nobody_is_told_of_the_loss_before_its_second),
+        cmocka_unit_test(test_T6_no_call_tells_of_the_loss_before_its_second),
         cmocka_unit_test(test_R25_a_callback_that_is_due_is_run),
         cmocka_unit_test(test_R24_a_look_everywhere_meets_objects_that_go),
         TESTS_OF_TURNS,

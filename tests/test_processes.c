@@ -1,8 +1,8 @@
 /* test_processes.c - what a process goes through: forks, exits, signals, a stop, unloaded code, copies
 
-   The program starts itself: with two arguments it is a child, which gets into a situation and leaves in a way with a
-   status that has to arrive. Its alarm ends a child that hangs. The program also compiles itself, with COPY, to a shared
-   object that has an implementation of its own. */
+   The program starts itself: with two arguments it is a child, which gets into a situation and leaves in a way with
+   a status that has to arrive. Its alarm ends a child that hangs. The program also compiles itself, with COPY, to a
+   shared object that has an implementation of its own. */
 #include "kit.h"
 
 #include <dlfcn.h>
@@ -151,8 +151,8 @@ static void test_two_copies_share_a_metal_device_and_an_event(void **state)
     assert_int_equal(dlclose(handle), 0);
 }
 
-/* Handlers come late: waits and the queue's destroy see the end by Metal's status, and Metal has blocks still. Where the
-   log says that it has them behind the device's destroy, too, the code stays until Metal is through with them. */
+/* Handlers come late: waits and the queue's destroy see the end by Metal's status, and Metal has blocks still. Where
+   the log says that it has them behind the device's destroy, too, the code stays until Metal is through with them. */
 static void test_the_code_is_unloaded_once_the_device_is_destroyed(void **state)
 {
     stage *s = stage_of(state);
@@ -414,13 +414,13 @@ static void test_behind_a_stop_limits_hold_and_nothing_is_lost(void **state)
     (void)state;
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
     assert_true(WIFSTOPPED(status));
-    sleep(1);
+    sleep(1); /* the stop itself, across the child's limits: nothing is ordered by it */
     assert_int_equal(kill(pid, SIGCONT), 0);
     end_child(pid, "stop");
 }
 
 /* A forked child may call exec and _exit. */
-static void test_forks_with_work_in_flight_harm_nobody(void **state)
+static void test_forks_with_work_in_flight_do_no_harm(void **state)
 {
     stage *s = stage_of(state);
     note notes[8] = {{0}}, noted = {0};
@@ -587,7 +587,7 @@ static void add_option(const char *name, const char *option)
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        on_stage_with(test_forks_with_work_in_flight_harm_nobody, .real = true, .threads = true, .queues = 2,
+        on_stage_with(test_forks_with_work_in_flight_do_no_harm, .real = true, .threads = true, .queues = 2,
                       .timelines = 1),
         LEAVES("test_a_process_leaves_with_work_in_flight", "flight"),
         LEAVES("test_a_process_leaves_while_threads_sleep_in_waits", "sleepers"),

@@ -703,7 +703,7 @@ static const belief rows[] = {
         "a value is reached for gpusync while the event shows it late; other code may see that"),
     ROW("times", handler, "handlers find the GPU's times, in seconds of the clock of gpusync_now_ns",
         "gpusync_times and the trace show what Metal says; wake_ns of gpusync_stats is wrong"),
-    ROW("value and bytes", value, "who reads an event's value, and fences, sees what the GPU wrote before the signal",
+    ROW("value and bytes", value, "a thread that reads an event's value, and fences, sees what the GPU wrote before",
         "a wait for a value of other code returns before the memory is right"),
     ROW("handler order", handler_order, "the handlers of a command buffer run in the order of their addition",
         "a wait with options.handlers may return before a handler of the program has run"),
