@@ -2999,10 +2999,11 @@ static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error
         GPUSYNC__STORE(&q->bad, ticket);
 }
 
-/* Whether the failure of earlier work is that of this ordered work, too, which Metal had. */
+/* Whether the failure of earlier work is that of this ordered work, too, which Metal had. It is earlier: ordered work
+   settles in the order of tickets. */
 static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
 {
-    return !w->unordered && w->ticket > (uint64_t)q->spread.ticket && w->ticket <= q->spread_to;
+    return !w->unordered && w->ticket <= q->spread_to;
 }
 
 /* Has a failure stick to its queue: see gpusync_queue_clear_failure. */

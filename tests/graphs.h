@@ -1,4 +1,5 @@
-/* graphs.h - random programs of queues and timelines beside a model of the contract (test_graphs.c)
+/* graphs.h - random programs of queues and timelines beside a model of the contract (test_graphs.c, fuzz/fuzz.c,
+   test_turns_graphs.c)
 
    A graph is a number of steps, all of them drawn from one seed, or from the bytes of a fuzzer: commits, submissions,
    markers, signals of the host, discards, cancelled work, and ends on the GPU, one at a time, on the manual clock.
@@ -22,11 +23,43 @@
 
    Not drawn in "everything": ends of queues and timelines, and little room.
 
+   Other threads may be there beside the one that takes the steps: they run during a step, and have come to rest when the
+   model is asked. One of them may end a command buffer during a commit or a submission, which may then come too late.
+   Not during what lets other work go, too: which goes first is then open, and the model tries one order.
+
    Environment: GRAPHS graphs in all (by default 1100), GRAPHS_SEED runs one. A failure prints both, and all steps. */
 #ifndef GRAPHS_H
 #define GRAPHS_H
 
+#ifdef TURNS_H
+#include "kit.h"
+
+static const gpusync_hooks *const graph_hooks = &turns_hooks;
+
+static uint64_t graph_now(void)
+{
+    return turns.now;
+}
+
+static void graph_pass(uint64_t ns)
+{
+    turns.now += ns;
+}
+#else
 #include "still.h"
+
+static const gpusync_hooks *const graph_hooks = &passing_hooks;
+
+static uint64_t graph_now(void)
+{
+    return GET(&still_now);
+}
+
+static void graph_pass(uint64_t ns)
+{
+    pass(ns);
+}
+#endif
 
 /* What may occur in a graph. */
 typedef struct graph_rules {
@@ -181,6 +214,10 @@ typedef struct graph {
     jmp_buf *aside;  /* where a program goes on that the model does not agree with */
     bool may_differ; /* else the test fails */
     unsigned step;
+    void (*begin)(struct graph *g); /* other threads: a step begins; NULL: there are none */
+    void (*rest)(struct graph *g);  /* ... and it is over: they come to rest */
+    void (*judge)(struct graph *g); /* what came of them */
+    int ending;                     /* the queue whose next command buffer one of them ends meanwhile; -1: none */
     model_work work[MOST_WORK];
     int work_count;
     model_timeline t[STAGE_MOST];
@@ -455,6 +492,28 @@ static results model_failed_waits(const graph *g, const model_work *w)
         if (!result && !model_sent(w) && model_never_comes(g, w, &w->waits[i]))
             result = RESULT(GPUSYNC_ERROR_DESTROYED);
         all |= result & ~ONLY_OK;
+    }
+    return all;
+}
+
+/* What has failed in gpusync, and in the model comes later within the step: check_values and check_tickets ask whether it
+   did. */
+static results model_failures_to_come(const graph *g, const model_work *w)
+{
+    results all = 0;
+    unsigned i;
+    for (i = 0; i < w->wait_count; i++) {
+        const model_point *p = &w->waits[i];
+        uint64_t value = UINT64_MAX;
+        gpusync_result result;
+        if (model_point_result(g, p))
+            continue;
+        if (p->queue >= 0)
+            result = ask_ticket(g, &g->work[g->q[p->queue].tickets[p->ticket]]);
+        else
+            result = ask_timeline(g, p->timeline, &value);
+        if (result < 0 && (p->queue >= 0 || value < p->value))
+            all |= RESULT(result);
     }
     return all;
 }
@@ -809,7 +868,7 @@ static bool model_settle_one(graph *g, int queue)
             continue;
         if (w->state == MODEL_OVER) {
             if (!w->fixed && (w->inherits || w->behind_held))
-                w->allowed |= model_failed_waits(g, w) | q->sticks;
+                w->allowed |= model_failed_waits(g, w) | model_failures_to_come(g, w) | q->sticks;
             if (w->over_at == g->step)
                 w->behind_held = true;
             model_settle(g, w, w->allowed | model_may_be_overtaken(g, w), w->inherits);
@@ -1053,7 +1112,7 @@ static void model_lose(graph *g)
         return;
     say(g, "%u: the device is lost\n", g->step);
     g->lost = true;
-    g->lost_at = GET(&still_now);
+    g->lost_at = graph_now();
     model_note_behind(g);
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
@@ -1067,7 +1126,7 @@ static void model_lose(graph *g)
 /* A second later what has not ended is answered with DEVICE_LOST. */
 static gpusync_result not_yet(const graph *g, gpusync_result otherwise)
 {
-    return g->lost && GET(&still_now) - g->lost_at >= SECONDS(1) ? GPUSYNC_ERROR_DEVICE_LOST : otherwise;
+    return g->lost && graph_now() - g->lost_at >= SECONDS(1) ? GPUSYNC_ERROR_DEVICE_LOST : otherwise;
 }
 
 /* Gives held work without command buffers a bit each; returns how many bits there are. */
@@ -1282,10 +1341,11 @@ static void check_sent_of_queue(graph *g, int queue)
         wrong(g, "Metal has a part of work %d", part_of);
 }
 
-/* S7: the signals of a timeline in rising order. */
+/* S7: the signals of a timeline in rising order. Two threads may commit, and then one that waits for the other on the
+   GPU may come first. */
 static void check_sent_of_timeline(graph *g, int timeline)
 {
-    uint64_t last = 0;
+    const model_work *highest = NULL;
     unsigned i;
     if (g->t[timeline].failure)
         return; /* nothing rises any more */
@@ -1293,9 +1353,11 @@ static void check_sent_of_timeline(graph *g, int timeline)
         int n = work_of(g, g->commits[i].buffer);
         if (n < 0 || !signals_timeline(&g->work[n], timeline))
             continue;
-        if (g->work[n].rank < last)
-            wrong(g, "work %d signals %d:%d behind %d", n, timeline, (int)g->work[n].rank, (int)last);
-        last = g->work[n].rank;
+        if (highest && g->work[n].rank < highest->rank &&
+            !(g->begin && model_waits_for(highest, timeline, g->work[n].rank)))
+            wrong(g, "work %d signals %d:%d behind %d", n, timeline, (int)g->work[n].rank, (int)highest->rank);
+        if (!highest || g->work[n].rank > highest->rank)
+            highest = &g->work[n];
     }
 }
 
@@ -1588,6 +1650,8 @@ static void let_go(model_work *w)
 static void check(graph *g)
 {
     int i;
+    if (g->rest)
+        g->rest(g);
     if (g->rules->others)
         read_events(g);
     if (g->rules->ends)
@@ -1606,6 +1670,8 @@ static void check(graph *g)
     check_everything(g);
     if (g->rules->ends || chance_to_check(g, 70))
         check_callbacks(g);
+    if (g->judge)
+        g->judge(g);
 }
 
 static uint64_t new_rank(graph *g)
@@ -1742,6 +1808,8 @@ static void throw_away(graph *g, model_work *w)
 /* Either the work is accepted, or refused as the contract says; then it has changed nothing. */
 static void judge(graph *g, model_work *w, results refusals, gpusync_result got, int64_t ticket)
 {
+    if (g->ending >= 0 && w->signal_count && got == GPUSYNC_ERROR_NOT_RISING)
+        refusals |= RESULT(got);
     if (!refusals) {
         if (got != GPUSYNC_OK)
             wrong(g, "refused with %d (%s)", got, gpusync_result_string(got));
@@ -1843,7 +1911,8 @@ static void step_submit(graph *g)
     got = gpusync_submit(g->s.q[queue], &submission, &ticket);
     judge(g, w, refusals, got, ticket);
     if (got != GPUSYNC_OK) {
-        check_sent(g);
+        if (g->ending < 0)
+            check_sent(g);
         throw_away(g, w);
         return;
     }
@@ -1894,6 +1963,8 @@ static void step_encode(graph *g)
         results allowed = t->failure ? t->failure : w->rank <= t->sent ? RESULT(GPUSYNC_ERROR_NOT_RISING) : ONLY_OK;
         gpusync_result got = gpusync_encode_signal(g->s.q[queue], buffer, at(g->s.t[signal.timeline], w->rank));
         bool itself = model_waits_for(w, signal.timeline, w->rank);
+        if (g->ending >= 0)
+            allowed |= RESULT(GPUSYNC_ERROR_NOT_RISING);
         if (got > 0 || !(allowed & RESULT(got))) {
             /* The contract does not say which of the two calls finds that the buffer waits for its own signal. */
             if (!itself || got != GPUSYNC_ERROR_NOT_RISING)
@@ -1957,7 +2028,7 @@ static void step_commit_plain(graph *g)
 static void step_discard(graph *g)
 {
     model_work *w = draw_open(g);
-    if (!w)
+    if (!w || g->ending >= 0)
         return;
     tell_work(g, w, "discard");
     throw_away(g, w);
@@ -2005,7 +2076,7 @@ static void step_host_signal(graph *g)
     uint64_t reached = model_reached(g, i);
     results allowed = ONLY_OK;
     gpusync_result got;
-    if (t->closed)
+    if (t->closed || g->ending >= 0)
         return;
     got = gpusync_timeline_signal(g->s.t[i], value);
     if (value <= reached || value >= model_lowest_sent(g, i))
@@ -2236,6 +2307,8 @@ static bool step_gpu(graph *g, int queue, bool all)
     void *buffer;
     unsigned k;
     bool look = g->rules->looks && chance(g, 25);
+    if (g->ending >= 0)
+        return false;
     for (k = 0; (buffer = softmetal_due_at(metal, k, &due)) != NULL; k++) {
         int n = work_of(g, buffer);
         if (due != SOFTMETAL_HANDLERS_DUE || !(all || chance(g, 60)))
@@ -2276,7 +2349,7 @@ static void one_step(graph *g)
     unsigned what = (unsigned)draw(g, 100);
     if (g->lost && chance(g, 20)) {
         say(g, "%u: time passes\n", g->step);
-        pass(MS(draw(g, 1000)));
+        graph_pass(MS(draw(g, 1000)));
     } else if (r->loses && 2 * g->step > r->steps && chance(g, 1)) {
         say(g, "%u: the device is removed\n", g->step);
         softmetal_remove_device(g->s.metal_device);
@@ -2440,14 +2513,14 @@ static void check_marks(graph *g)
 static void open_graph(graph *g)
 {
     stage_desc desc = {
-        .no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .device.hooks = &passing_hooks};
+        .no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .device.hooks = graph_hooks};
     unsigned i;
     softmetal_quirks quirks;
+    stage_open(&g->s, &desc);
     softmetal_get_quirks(&quirks);
-    g->deaf = g->rules->others && chance(g, 50);
+    g->deaf = g->begin || (g->rules->others && chance(g, 50)); /* a listener has a thread of its own */
     quirks.deaf_to_everything = g->deaf;
     softmetal_set_quirks(&quirks);
-    stage_open(&g->s, &desc);
     for (i = 0; i < g->rules->queues; i++) {
         gpusync_queue_desc queue = {.max_command_buffer_count = 400, .error_log_count = 128};
         queue.sticky_failure = g->rules->sticky && chance(g, 60);
@@ -2537,6 +2610,7 @@ static graph *new_graph(const graph_rules *rules, uint64_t seed)
     pthread_mutex_init(&g->lock, NULL);
     g->rules = rules;
     g->seed = seed;
+    g->ending = -1;
     g->random = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15);
     g->top = 1;
     calling = g;
@@ -2548,8 +2622,9 @@ static graph *new_graph(const graph_rules *rules, uint64_t seed)
 
 static void play_graph(graph *g)
 {
-    open_graph(g);
     for (g->step = 0; g->step < g->rules->steps && (!g->bytes || g->left); g->step++) {
+        if (g->begin)
+            g->begin(g);
         one_step(g);
         check(g);
         check_gone(g, false);
@@ -2558,9 +2633,10 @@ static void play_graph(graph *g)
     check_marks(g);
 }
 
-static void run_graph(const graph_rules *rules, uint64_t seed)
+static inline void run_graph(const graph_rules *rules, uint64_t seed)
 {
     graph *g = new_graph(rules, seed);
+    open_graph(g);
     play_graph(g);
     close_graph(g);
 }
@@ -2575,6 +2651,7 @@ static inline bool run_bytes(const graph_rules *rules, const uint8_t *bytes, siz
     g->left = size;
     g->aside = &aside;
     g->may_differ = may_differ;
+    open_graph(g);
     if (!setjmp(aside)) {
         play_graph(g);
     } else {

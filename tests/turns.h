@@ -102,7 +102,7 @@ enum {
     TURNS_POINTS = 50000,    /* of one schedule: a task that passes more never ends */
     TURNS_FAIR = 1000,       /* see turns_change_priority */
     TURNS_CHOICES = 1 << 16, /* of one schedule */
-    TURNS_CHANGES = 8        /* of priority in one schedule by seed, at most */
+    TURNS_CHANGES = 32       /* of priority in one schedule by seed, at most */
 };
 #define TURNS_NOBODY (-1)
 #define TURNS_LOOKS 4                           /* at the clock in a row: the task waits for others */
