@@ -23,9 +23,9 @@
 
    Not drawn in "everything": ends of queues and timelines, and little room.
 
-   Other threads may be there beside the one that takes the steps: they run during a step, and have come to rest when the
-   model is asked. One of them may end a command buffer during a commit or a submission, which may then come too late.
-   Not during what lets other work go, too: which goes first is then open, and the model tries one order.
+   Other threads may be there beside the one that takes the steps: they run during a step, and rest when the model is
+   asked. One of them may end a command buffer during a commit or a submission, which may then come too late. Not during
+   what lets other work go, too: which goes first is then open, and the model tries one order.
 
    Environment: GRAPHS graphs in all (by default 1100), GRAPHS_SEED runs one. A failure prints both, and all steps. */
 #ifndef GRAPHS_H
@@ -496,8 +496,8 @@ static results model_failed_waits(const graph *g, const model_work *w)
     return all;
 }
 
-/* What has failed in gpusync, and in the model comes later within the step: check_values and check_tickets ask whether it
-   did. */
+/* What has failed in gpusync, and in the model comes later within the step: check_values and check_tickets ask whether
+   it did. */
 static results model_failures_to_come(const graph *g, const model_work *w)
 {
     results all = 0;
@@ -2518,7 +2518,7 @@ static void open_graph(graph *g)
     softmetal_quirks quirks;
     stage_open(&g->s, &desc);
     softmetal_get_quirks(&quirks);
-    g->deaf = g->begin || (g->rules->others && chance(g, 50)); /* a listener has a thread of its own */
+    g->deaf = g->begin || (g->rules->others && chance(g, 50)); /* listeners have threads of their own */
     quirks.deaf_to_everything = g->deaf;
     softmetal_set_quirks(&quirks);
     for (i = 0; i < g->rules->queues; i++) {
