@@ -2183,7 +2183,7 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
         if (depth == 0 || strcmp(domain, error->domain) == 0)
             gpusync__read_ns_error(error, ns_error);
         if (strcmp(domain, "IOGPUCommandQueueErrorDomain") == 0)
-            number = (uint32_t)GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
+            number = GPUSYNC__AS(long)(ns_error, gpusync__sel.code);
         void *info = gpusync__send_id(ns_error, gpusync__sel.userInfo);
         if (!error->encoder[0])
             gpusync__read_encoder(error, GPUSYNC__WITH(void *, void *)(info, gpusync__sel.objectForKey, encoders_key));
@@ -2946,11 +2946,11 @@ static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
    work in the order of tickets: the result is on record, its signals have passed, what waits for its ticket goes on. It
    is published when all work before it has settled: `completed` passes it. */
 
-/* Tells the program of the end of an object that is destroyed later, when nothing of it is left: its own callbacks have
-   run, and the work of a queue is published. */
+/* Tells the program of the end of an object that is destroyed later, when the work of a queue is published. Its own
+   callbacks are due by then, and run before. */
 static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
 {
-    if (!t->later || t->owed || (t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->front))
+    if (!t->later || (t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->front))
         return;
     t->later = false;
     gpusync__append(t->device, &t->gone, after);
@@ -3245,7 +3245,7 @@ static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
         return;
     do
         q->held = q->held->next;
-    while (q->held && (q->held->unordered || q->held->state != GPUSYNC__HELD));
+    while (q->held && q->held->unordered); /* all ordered work behind held work is held */
     if (q->held)
         gpusync__stir(q->held);
 }
@@ -5005,8 +5005,6 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     if (t && !c->ends)
         t->owed--;
     gpusync__go(dev, c->ends ? NULL : t, self, &after);
-    if (t && !c->ends)
-        gpusync__tell_gone(t, &after);
     gpusync__finish(dev, &after);
     if (!c->ends) /* else it is a field of the object, which may go next */
         GPUSYNC_FREE(c);

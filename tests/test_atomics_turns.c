@@ -186,6 +186,63 @@ static void test_T6_no_call_tells_of_the_loss_before_its_second(void **state)
     run_race(&race, 1, 300, 3);
 }
 
+/* One thread is to unpark two sleepers, and the first of them sleeps again, for its other point, and is to be unparked
+   by another thread: each wakes. */
+static bool one_sleeps(void *unused)
+{
+    (void)unused;
+    return turns_state_of("sleeps, too") == TURNS_PARKED;
+}
+
+static void sleep_for_two_queues(void *unused)
+{
+    const gpusync_point both[2] = {gpusync_at_ticket(stage.q[0], 1), gpusync_at_ticket(stage.q[1], 1)};
+    turns_until(one_sleeps, unused);
+    turns_expect(gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL), GPUSYNC_OK);
+}
+
+static void sleep_for_one_queue(void *unused)
+{
+    (void)unused;
+    turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_OK);
+}
+
+enum { EARLY = 20 };
+
+static bool both_are_listed(void *unused)
+{
+    (void)unused;
+    return stage.early_parks < EARLY;
+}
+
+static void end_when_both_are_listed(void *number)
+{
+    turns_until(both_are_listed, NULL);
+    end_one(number);
+}
+
+static void set_up_two_lists(void *unused)
+{
+    (void)unused;
+    begin(2, 0);
+    for (int i = 0; i < 2; i++) {
+        buffers[i] = make_buffer(stage.q[i]);
+        commit_buffer(stage.q[i], buffers[i]);
+    }
+    stage.early_parks = EARLY;
+    turns_add("sleeps", sleep_for_two_queues, NULL);
+    turns_add("sleeps, too", sleep_for_one_queue, NULL);
+    turns_add("ends 0", end_when_both_are_listed, &numbers[0]);
+    turns_add("ends 1", end_one, &numbers[1]);
+}
+
+static void test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep(void **state)
+{
+    const turns_race race = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
+    (void)state;
+    run_race(&race, 1, 1500, 0);
+}
+
 /* ------------------------------------------------------------------------------------------------------ >>asked -- */
 
 /* Each callback that becomes due is run, though no other call follows: the one that is asked for may be about to end. */
@@ -306,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_S4_the_record_comes_before_is_done),
         cmocka_unit_test(test_S4_a_ticket_that_has_ended_out_of_turn_stays_so),
         cmocka_unit_test(test_T6_no_call_tells_of_the_loss_before_its_second),
+        cmocka_unit_test(test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep),
         cmocka_unit_test(test_R25_a_callback_that_is_due_is_run),
         cmocka_unit_test(test_R24_a_look_everywhere_meets_objects_that_go),
         TESTS_OF_TURNS,

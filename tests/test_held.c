@@ -1181,7 +1181,8 @@ static void assert_enqueued(gpusync_queue *queue, void *buffer)
 
 typedef enum obstacle {
     A_WAIT,
-    A_WAIT_BESIDE_ONE_THAT_FAILED,
+    A_WAIT_BEHIND_ONE_THAT_FAILED,
+    A_WAIT_BEFORE_ONE_THAT_FAILED,
     HELD_WORK,
     A_SENT_SIGNAL,
     AN_OPEN_SIGNAL,
@@ -1193,7 +1194,8 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
     stage *s = stage_of(state);
     unsigned what;
     for (what = 0; what < OBSTACLES; what++) {
-        bool fails = what == A_WAIT_BESIDE_ONE_THAT_FAILED;
+        bool behind = what == A_WAIT_BEHIND_ONE_THAT_FAILED;
+        bool fails = behind || what == A_WAIT_BEFORE_ONE_THAT_FAILED;
         gpusync_timeline *failed = new_timeline(s->device);
         void *buffer = new_buffer(s->q[0]);
         void *open = NULL;
@@ -1202,8 +1204,9 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
         if (what == HELD_WORK) commit(s->q[0], waiting(s->q[0], at(s->t[1], 1)));
         if (what == A_SENT_SIGNAL) commit(s->q[1], signalling(s->q[1], at(s->t[0], 3)));
         if (what == AN_OPEN_SIGNAL) open = signalling(s->q[1], at(s->t[0], 3));
-        if (fails) encode_wait(s->q[0], buffer, at(failed, 1));
+        if (behind) encode_wait(s->q[0], buffer, at(failed, 1));
         if (what == A_WAIT || fails) encode_wait(s->q[0], buffer, at(s->t[1], 1));
+        if (fails && !behind) encode_wait(s->q[0], buffer, at(failed, 1));
         encode_signal(s->q[0], buffer, at(s->t[0], 5));
         metal_enqueue(buffer);
         assert_ok(gpusync_timeline_fail(failed, NULL));

@@ -2,8 +2,8 @@
 
    What is to have these points is compiled with -fsanitize=thread, and linked without: this file stands in for the
    sanitizer's runtime. It is itself compiled without. One thread runs at a time, so that a plain access is atomic here,
-   and every order of memory is the strictest. Plain accesses of the program are no points; those behind a store that
-   others wait for, one with __ATOMIC_SEQ_CST, have a point before them.
+   and every order of memory is the strictest. Plain accesses of the program are no points. What comes behind a store has
+   one before it: others may see the store, and not yet what comes behind it.
 
    Contents
      >>atomics  the operations, each behind a point
@@ -31,10 +31,10 @@ extern void turns_atomic(const volatile void *p, const char *name);
     void __tsan_atomic##bits##_store(volatile T *p, T value, int order); \
     void __tsan_atomic##bits##_store(volatile T *p, T value, int order)  \
     {                                                                    \
+        (void)order;                                                     \
         turns_atomic(p, "atomic store");                                 \
         *p = value;                                                      \
-        if (order == __ATOMIC_SEQ_CST)                                   \
-            turns_atomic(p, "behind an atomic store");                   \
+        turns_atomic(p, "behind an atomic store");                       \
     }
 
 /* Stores `next`, in which `was` is the old value; returns the old value. */
