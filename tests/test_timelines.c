@@ -1005,7 +1005,7 @@ static void test_R18_an_imported_event_starts_where_it_stands(void **state)
     size_t i;
     for (i = 0; i < LENGTH(stands); i++) {
         void *event = metal_shared_event_new(s->metal_device);
-        gpusync_timeline_desc desc = {.initial_value = 99, .shared_event = event};
+        gpusync_timeline_desc desc = {.initial_value = UINT64_MAX, .shared_event = event};
         gpusync_timeline *timeline;
         uint64_t base = 5;
         if (stands[i]) metal_event_signal(event, stands[i]);

@@ -310,11 +310,46 @@ static void tear_down_missed(void *unused)
     close_stage();
 }
 
+/* The commit sends what another thread has found ready, and ends it: it wakes the sleeper, too. */
+static void wait_for_nothing_held(void *unused)
+{
+    (void)unused;
+    turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
+}
+
+static void submit_nothing(void)
+{
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1), signal = gpusync_at_value(stage.t[1], 1);
+    const gpusync_submission nothing = {
+        .waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC};
+    turns_expect(gpusync_submit(stage.q[0], &nothing, &tickets[0]), GPUSYNC_OK);
+}
+
+static void set_up_missed_end(void *unused)
+{
+    (void)unused;
+    begin(1, 2);
+    buffers[0] = make_buffer(stage.q[0]);
+    submit_nothing();
+    turns_add("sleeps", wait_for_nothing_held, NULL);
+    turns_add("signals", signal_one, &numbers[0]);
+    turns_add("commits", commit_behind, NULL);
+}
+
+static void tear_down_missed_end(void *unused)
+{
+    (void)unused;
+    softmetal_finish_queue(stage.metal[0]);
+    close_stage();
+}
+
 static void test_S6_nothing_held_is_forgotten(void **state)
 {
     const turns_race race = {.name = "missed", .setup = set_up_missed, .teardown = tear_down_missed};
+    const turns_race end = {.name = "missed end", .setup = set_up_missed_end, .teardown = tear_down_missed_end};
     (void)state;
     run_race(&race, 1, 200, 0);
+    run_race(&end, 1, 200, 0);
 }
 
 /* Held work is let go by the host, or by another queue, while other threads submit and commit behind it. */
