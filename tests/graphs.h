@@ -178,7 +178,7 @@ typedef struct model_work {
 } model_work;
 
 typedef struct model_timeline {
-    bool order_only, others;
+    bool order_only, others, imported;
     bool closed; /* the program has destroyed it: nothing can be asked any more */
     uint64_t reached, sent, event;
     results failure; /* 0: has not failed */
@@ -2410,6 +2410,16 @@ static void finish_gpu(graph *g)
     } while (moved);
 }
 
+/* gpusync does not write to an event of the program's: other code lets the GPU go on. */
+static void release_gpu(graph *g)
+{
+    uint64_t base;
+    int i;
+    for (i = 0; i < (int)g->rules->timelines; i++)
+        if (g->t[i].imported && !g->t[i].closed)
+            metal_event_signal(gpusync_timeline_metal(g->s.t[i], &base), GPUSYNC_MAX_VALUE);
+}
+
 /* Open buffers are committed or discarded, what can end does; then what still waits is cancelled, and all has ended. */
 static void end_graph(graph *g)
 {
@@ -2434,6 +2444,7 @@ static void end_graph(graph *g)
         check(g);
         g->step++;
     }
+    release_gpu(g);
     finish_gpu(g);
     g->may_differ = true; /* whatever the kind of the program, work is cancelled now */
     for (i = 0; i < (int)g->rules->queues; i++) {
@@ -2510,6 +2521,17 @@ static void check_marks(graph *g)
     }
 }
 
+/* An event of the program's, which may have been signalled already. */
+static void import_event(graph *g, unsigned i, gpusync_timeline_desc *desc)
+{
+    model_timeline *t = &g->t[i];
+    desc->shared_event = metal_shared_event_new(g->s.metal_device);
+    t->imported = true;
+    t->reached = t->sent = t->event = draw(g, 3);
+    if (t->event)
+        metal_event_signal(desc->shared_event, t->event);
+}
+
 static void open_graph(graph *g)
 {
     stage_desc desc = {
@@ -2540,11 +2562,16 @@ static void open_graph(graph *g)
         gpusync_timeline_desc timeline = {0};
         timeline.order_only = g->rules->order_only && chance(g, 50);
         timeline.signalled_by_others = g->rules->others && chance(g, 40);
+        if (timeline.signalled_by_others && chance(g, 50))
+            import_event(g, i, &timeline);
         g->t[i].order_only = timeline.order_only;
         g->t[i].others = timeline.signalled_by_others;
         assert_ok(gpusync_timeline_create(g->s.device, &timeline, &g->s.t[i]));
-        say(g, "timeline %u%s%s\n", i, timeline.order_only ? " order_only" : "",
-            timeline.signalled_by_others ? " signalled by others" : "");
+        say(g, "timeline %u%s%s%s\n", i, timeline.order_only ? " order_only" : "",
+            timeline.signalled_by_others ? " signalled by others" : "",
+            timeline.shared_event ? ", of an event of the program's" : "");
+        if (timeline.shared_event)
+            metal_release(timeline.shared_event);
     }
     softmetal_set_message_hook(watch, g);
 }
@@ -2564,6 +2591,7 @@ static inline void let_all_end(graph *g)
     for (i = 0; i < (int)g->rules->timelines; i++)
         if (g->t[i].others && !g->t[i].closed)
             result = gpusync_timeline_fail(g->s.t[i], NULL);
+    release_gpu(g);
     (void)result; /* those that are open, and those that have not failed */
     for (round = 0; busy; round++) {
         must(round < MOST_WORK, "work never ends");
