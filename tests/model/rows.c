@@ -1,0 +1,521 @@
+/* The rows of model.sh: one of these, chosen by -DROW_..., is the whole program. Threads are a, b and c. Each calls
+   gpusync.h's own functions on objects that are made by initialisers, which cost the checker nothing. References are
+   so many that nothing goes, but in a row that is about that. */
+#include "world.h"
+
+#include <stdlib.h>
+
+#define RING(ring)                       \
+    {                                    \
+        .next = &(ring), .prev = &(ring) \
+    }
+#define TARGET(target_kind, object)                                                            \
+    {                                                                                          \
+        .kind = target_kind, .device = &D, .refs = 9, .entries = RING((object).target.entries) \
+    }
+
+static void hook_unpark(void *user, gpusync_waiter *waiter);
+static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns);
+static void hook_yield(void *user)
+{
+    __VERIFIER_assume(false); /* whoever yields comes back when what it waits for is there: that order is looked at */
+}
+
+static struct gpusync_device D = {
+    .refs = 9, .hooks = {hook_yield, hook_park, hook_unpark, NULL}, .stirred = RING(D.stirred), .due = RING(D.due)};
+static gpusync__record LOG[2];
+static gpusync__work W[2];
+static struct gpusync_queue Q = {.target = TARGET(GPUSYNC__QUEUE, Q),
+                                 .limit = 8,
+                                 .log_size = 2,
+                                 .log = LOG,
+                                 .open = RING(Q.open),
+                                 .end = &Q.first,
+                                 .ready = RING(Q.ready),
+                                 .rooms = RING(Q.rooms)};
+static struct gpusync_timeline T[2] = {
+    {.target = TARGET(GPUSYNC__TIMELINE, T[0]), .signals = RING(T[0].signals)},
+    {.target = TARGET(GPUSYNC__TIMELINE, T[1]), .signals = RING(T[1].signals)},
+};
+
+static uint32_t metal_status = GPUSYNC__STATUS_COMMITTED;
+static uint32_t data; /* not atomic: written by the GPU, or by the program */
+static uint32_t sent; /* likewise: [commit] of W[0] */
+static void *buffer = &data;
+static gpusync_error EXECUTION = {.result = GPUSYNC_ERROR_EXECUTION, .failure = GPUSYNC_FAILURE_OTHER};
+
+/* -- what the header leaves to Metal, and to other rows */
+
+static unsigned long gpusync__send_ulong(void *self, void *sel)
+{
+#ifdef ROW_closed
+    assert(sent == 1); /* no look asks a command buffer in front of [commit] */
+#endif
+    return RELAXED(&metal_status); /* Metal does not say more */
+}
+static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
+{
+    sent++;
+}
+static void gpusync__read_failure(const gpusync__work *w, void *source, gpusync_error *error) {}
+static void gpusync__describe(const gpusync__work *w, gpusync_error *error)
+{
+    gpusync__own_error(error, w->result, NULL);
+    error->ticket = (gpusync_ticket)w->ticket;
+}
+static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
+{
+    error->result = result;
+    error->failure = GPUSYNC_FAILURE_OTHER;
+    error->ticket = error->origin = 0;
+    error->dropped = error->inherited = 0;
+}
+static gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                        uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
+{
+    return GPUSYNC_TIMEOUT;
+}
+static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    return GPUSYNC__WELL;
+}
+static void gpusync__compile(void *metal, gpusync__item *item)
+{
+    item->pipeline = &data;
+}
+
+/* One sleeper. Its permit and that it sleeps are in one word, so that both are read at once. The first park ends for no
+   reason, as at the end of a slice. */
+enum { PERMIT = 1, ASLEEP = 2 };
+static uint32_t bed, parks;
+static void hook_unpark(void *user, gpusync_waiter *waiter)
+{
+    (void)*(void *volatile *)waiter->scheduler_data; /* the frame has to be there */
+    __atomic_fetch_or(&bed, PERMIT, __ATOMIC_ACQ_REL);
+}
+static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    if (!parks++)
+        return;
+    __atomic_fetch_or(&bed, ASLEEP, __ATOMIC_ACQ_REL);
+    __VERIFIER_assume(__atomic_load_n(&bed, __ATOMIC_ACQUIRE) & PERMIT);
+    (void)__atomic_exchange_n(&bed, 0, __ATOMIC_ACQUIRE);
+}
+
+/* -- work of the queue, with tickets from 1 on */
+
+/* Work that Metal has; its handler is still to come, so it stays on the queue's list. */
+static void have_sent(uint64_t ticket, bool unordered)
+{
+    gpusync__work *w = &W[ticket - 1];
+    w->queue = &Q;
+    w->refs = 9;
+    w->buffers = &buffer;
+    w->ticket = ticket;
+    w->stirring.work = w;
+    w->count = w->running = 1;
+    w->state = GPUSYNC__SENT;
+    w->unordered = unordered;
+    w->gpu_end = 7;
+    *Q.end = w;
+    Q.end = &w->next;
+    Q.front = Q.turn = &W[0];
+    Q.sent++;
+    Q.alone += unordered;
+    Q.target.head.committed = ticket;
+}
+
+/* Ends it, as gpusync__handled does. */
+static void end(uint64_t ticket, gpusync_result result)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&D);
+    W[ticket - 1].result = result;
+    gpusync__end(&W[ticket - 1], 1, &after);
+    gpusync__settle(&Q, &W[ticket - 1], &after);
+    gpusync__finish(&D, &after);
+}
+
+#if !defined(ROW_warm)
+static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint64_t number, uint64_t timeout_ns,
+                                         bool drains)
+{
+    return GPUSYNC_TIMEOUT;
+}
+#endif
+
+/* -- the rows */
+
+#define THREAD(name)                \
+    static void name##_does(void);  \
+    static void *name(void *unused) \
+    {                               \
+        name##_does();              \
+        return unused;              \
+    }                               \
+    static void name##_does(void)
+
+#if defined(ROW_completed)
+/* The GPU writes, a look finds the end, a third thread asks: it reads what the GPU wrote, the times and the failure. */
+THREAD(a)
+{
+    data = 1;
+    __atomic_store_n(&metal_status, GPUSYNC__STATUS_COMPLETED, __ATOMIC_RELEASE);
+}
+THREAD(b)
+{
+    bool failed;
+    if (gpusync__is_over(&W[0], &failed))
+        gpusync__found_over(&W[0], failed);
+}
+THREAD(c)
+{
+    gpusync_times times;
+    if (!gpusync_is_done(&Q, 1))
+        return;
+    assert(data == 1);
+    assert(gpusync_poll(&Q, 1, &times) == GPUSYNC_OK && times.gpu_end_s == 7);
+}
+#define BEFORE have_sent(1, false)
+
+#elif defined(ROW_bad)
+/* A ticket fails. Who asks for POINT, the ticket or everything, learns nothing yet or the failure; never OK. */
+THREAD(a)
+{
+    end(1, GPUSYNC_ERROR_EXECUTION);
+}
+THREAD(b)
+{
+    assert(!gpusync__is_well(&Q, POINT));
+}
+#define BEFORE have_sent(1, false)
+
+#elif defined(ROW_stuck)
+/* A failure sticks, and a wait for everything tells of it: a poll for everything is not OK all the same. */
+THREAD(a)
+{
+    end(1, GPUSYNC_ERROR_EXECUTION);
+}
+THREAD(b)
+{
+    gpusync_error error;
+    gpusync__goal goal = {.target = &Q.target, .kind = GPUSYNC__ALL, .number = 1};
+    gpusync__wait wait = {.device = &D, .goals = &goal, .count = 1, .which = 1, .how = GPUSYNC_WAIT_ALL};
+    gpusync__check_now(&wait, true);
+}
+THREAD(c)
+{
+    assert(!gpusync__is_well(&Q, GPUSYNC_EVERYTHING));
+}
+#define BEFORE have_sent(1, false), Q.sticky = true
+
+#elif defined(ROW_ahead)
+/* Ticket 2 has ended ahead of ticket 1. While that ends, too, neither a wait nor a poll takes ticket 2 for open. */
+THREAD(a)
+{
+    end(1, GPUSYNC_OK);
+}
+THREAD(b)
+{
+    gpusync__goal goal = {.target = &Q.target, .kind = GPUSYNC__NUMBER, .number = 2};
+    gpusync__wait wait = {.device = &D, .goals = &goal, .count = 1, .which = 1, .how = GPUSYNC_WAIT_ALL};
+#ifdef POLL
+    assert(gpusync_poll(&Q, 2, NULL) == GPUSYNC_OK);
+#else
+    assert(gpusync__check_now(&wait, true));
+#endif
+}
+#define BEFORE have_sent(1, false), have_sent(2, true), end(2, GPUSYNC_OK)
+
+#elif defined(ROW_failed)
+/* A timeline gets a value, then fails. Who sees the value reads what was written before it; who sees the failure has
+   its result and the last value. */
+THREAD(a)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    data = 1;
+    gpusync__lock(&D);
+    gpusync__reach(&T[0], 1, &after);
+    gpusync__unlock(&D);
+    gpusync__lock(&D);
+    gpusync__fail(&T[0], &EXECUTION, &after);
+    gpusync__unlock(&D);
+}
+THREAD(b)
+{
+#ifdef WAIT
+    if (gpusync_timeline_wait(&T[0], 1, 0, NULL) == GPUSYNC_OK)
+        assert(data == 1);
+#else
+    uint64_t value;
+    gpusync_result result = gpusync_timeline_query(&T[0], &value);
+    assert(result == GPUSYNC_OK || (result == GPUSYNC_ERROR_EXECUTION && value == 1));
+    if (value == 1)
+        assert(data == 1);
+#endif
+}
+
+#elif defined(ROW_lost)
+/* Who sees that the device is lost has the reason, and when. */
+THREAD(a)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&D);
+    gpusync__lose(&D, GPUSYNC_FAILURE_ACCESS_REVOKED, 1, &after);
+    gpusync__unlock(&D);
+}
+THREAD(b)
+{
+    if (gpusync_device_is_lost(&D))
+        assert(RELAXED(&D.lost) == GPUSYNC_FAILURE_ACCESS_REVOKED);
+    assert(!gpusync__lost_long(&D)); /* reads lost_ns; the clock stands still */
+}
+
+#elif defined(ROW_closed)
+/* A commit against the destroy that gives up: there is no look at a buffer, and no end of abandon, in front of
+   [commit]. */
+THREAD(a)
+{
+    gpusync_result result = gpusync__enter(&Q, &W[0], NULL, false, NULL, NULL);
+    assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
+}
+THREAD(b)
+{
+    gpusync__shut(&Q.target, NULL);
+    gpusync__abandon(&Q);
+    assert(Q.target.head.committed == sent);
+}
+#define BEFORE before()
+static void before(void)
+{
+    have_sent(1, false);
+    W[0].state = GPUSYNC__OPEN;
+    W[0].next = Q.first = Q.front = Q.turn = NULL;
+    Q.end = &Q.first;
+    Q.sent = 0;
+    Q.target.head.committed = W[0].ticket = 0;
+}
+
+#elif defined(ROW_taken)
+/* A thread waits for both timelines, which two others signal, or one of them closes: no wake-up is lost, and no waker
+   touches the frame after its end. */
+THREAD(a)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&D);
+    gpusync__reach(&T[0], 1, &after);
+    gpusync__finish(&D, &after);
+}
+THREAD(b)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+#ifdef CLOSE
+    gpusync__shut(&T[1].target, NULL);
+#else
+    gpusync__lock(&D);
+    gpusync__reach(&T[1], 1, &after);
+    gpusync__finish(&D, &after);
+#endif
+}
+static gpusync__goal goals[2] = {{.target = &T[0].target, .number = 1}, {.target = &T[1].target, .number = 1}};
+THREAD(c)
+{
+    gpusync__wait wait = {.device = &D, .goals = goals, .count = 2, .which = 2, .how = GPUSYNC_WAIT_ALL};
+    gpusync__sleeper *s = malloc(sizeof *s);
+    gpusync__sleeper_init(s, &D, goals, 2);
+    while (!gpusync__prepare(&wait, s, false))
+        hook_park(NULL, &s->open, 0);
+    gpusync__sleeper_end(s, &D);
+    free(s);
+#ifdef CLOSE
+    assert(wait.result == GPUSYNC_ERROR_DESTROYED);
+#endif
+}
+
+#elif defined(ROW_missed)
+/* A thread makes work ready. Another one has the order lock, for a commit that is refused, for nothing, or for other
+   work: all is sent. */
+static void make_ready(gpusync__work *w)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&D);
+    gpusync__put(Q.ready.prev, &w->place);
+    gpusync__unlock(&D);
+    gpusync__issue(&Q, &after);
+}
+THREAD(a)
+{
+#if defined(TWO)
+    make_ready(&W[1]);
+#elif defined(NOTHING)
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__issue(&Q, &after); /* what was ready has been sent */
+#else
+    gpusync__enter(&Q, NULL, NULL, false, NULL, NULL); /* there is no such open work */
+#endif
+}
+THREAD(b)
+{
+    make_ready(&W[0]);
+}
+#define BEFORE before()
+static void before(void)
+{
+    for (int i = 0; i < 2; i++) {
+        have_sent(1 + i, true);
+        W[i].state = GPUSYNC__HELD;
+        W[i].place.work = &W[i];
+    }
+    Q.sent = 0;
+    Q.held_count = 2;
+}
+#define AFTER assert(Q.ready.next == &Q.ready)
+
+#elif defined(ROW_busy)
+/* The last callback of an object runs: who sees no object, and then that nothing runs, sees what it wrote. */
+THREAD(a)
+{
+    gpusync__run_due(&D, NULL, 1);
+}
+THREAD(b)
+{
+    gpusync__lock(&D);
+    bool in_use = D.objects != 0;
+    gpusync__unlock(&D);
+    if (in_use)
+        return;
+    gpusync__outlast(&D, NULL, &D.running, 0, GPUSYNC_FOREVER);
+    assert(data == 1);
+}
+static void destroyed(void *user)
+{
+    data = 1;
+}
+#define BEFORE before()
+static void before(void)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    D.objects = 1;
+    Q.target.gone.target = &Q.target;
+    Q.target.gone.ends = true;
+    Q.target.gone.destroyed = destroyed;
+    gpusync__append(&D, &Q.target.gone, &after);
+}
+
+#elif defined(ROW_asked)
+/* Callbacks become due while the dispatch queue runs others: each is run, or the queue is asked to. */
+static uint32_t ran, dispatched;
+void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *))
+{
+    __atomic_fetch_add(&dispatched, 1, __ATOMIC_RELAXED);
+}
+static void called(void *user, gpusync_result result, const gpusync_error *error)
+{
+    ran++;
+}
+static gpusync__callback *calls[2];
+static void *post(void *i)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&D);
+    gpusync__append(&D, calls[(intptr_t)i], &after);
+    gpusync__finish(&D, &after);
+    return i;
+}
+#define a post
+THREAD(b)
+{
+    gpusync__answer(&D);
+}
+#define BEFORE before()
+static void before(void)
+{
+    for (int i = 0; i < 2; i++) {
+        calls[i] = malloc(sizeof *calls[i]);
+        calls[i]->target = &Q.target;
+        calls[i]->entry.number = 0;
+        calls[i]->error.result = GPUSYNC_OK;
+        calls[i]->user = NULL;
+        calls[i]->fn = called;
+        calls[i]->destroyed = NULL;
+        calls[i]->ends = false;
+    }
+    Q.target.owed = 2;
+    post((void *)1);
+}
+#define AFTER assert(ran == 2 || dispatched == 2)
+
+#elif defined(ROW_warm)
+/* A pipeline is compiled: who sees that it is done has it; who waits for the next end does not wait in vain. */
+static gpusync__item item;
+static struct gpusync_warmup warmup = {.target = TARGET(GPUSYNC__WARMUP, warmup), .items = &item, .count = 1};
+static uint64_t awaited;
+static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint64_t number, uint64_t timeout_ns,
+                                         bool drains)
+{
+    awaited = number;
+    return GPUSYNC_TIMEOUT;
+}
+THREAD(a)
+{
+    gpusync__compile_once(&warmup, &item);
+}
+THREAD(b)
+{
+    void *pipeline;
+    gpusync_result result = gpusync_warmup_pipeline(&warmup, 0, 0, &pipeline, NULL);
+    assert(result == GPUSYNC_OK ? pipeline == &data : result == GPUSYNC_TIMEOUT && !pipeline);
+}
+#define AFTER assert(awaited <= warmup.target.head.completed)
+
+#elif defined(ROW_refs)
+/* The last reference of a timeline goes while a look goes through the device's targets: it takes the timeline with its
+   memory, or not at all. */
+static struct gpusync_timeline *t;
+THREAD(a)
+{
+    gpusync__unref(&t->target);
+}
+THREAD(b)
+{
+    gpusync__target *first = gpusync__next_target(&D, NULL);
+    if (first)
+        assert(!gpusync__next_target(&D, first));
+}
+#define BEFORE before()
+static void before(void)
+{
+    t = malloc(sizeof *t);
+    t->target.refs = 1;
+    t->target.kind = GPUSYNC__TIMELINE;
+    t->target.alert = 0;
+    t->target.device = &D;
+    t->target.next = NULL;
+    t->listening = NULL;
+    t->listener = t->event = NULL;
+    t->sent = t->base = 0;
+    t->shared = true;
+    D.targets = &t->target;
+    D.targets_end = &t->target.next;
+}
+#endif
+
+int main(void)
+{
+    pthread_t threads[3];
+#ifdef BEFORE
+    BEFORE;
+#endif
+    pthread_create(&threads[0], NULL, a, NULL);
+    pthread_create(&threads[1], NULL, b, NULL);
+#if defined(ROW_completed) || defined(ROW_stuck) || defined(ROW_taken)
+    pthread_create(&threads[2], NULL, c, NULL);
+#endif
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+#ifdef AFTER
+    AFTER;
+#endif
+    assert(RELAXED(&bed) != ASLEEP); /* else the sleeper sleeps for ever: all wakers have gone */
+    return 0;
+}
