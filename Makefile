@@ -18,7 +18,8 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 	gpusync.h | paste -s -d. -)
 
 # What runs on Linux alone says so elsewhere, before anything is installed or built.
-linux_only := $(filter check bench-spin test-counts test-growth test-mutants test-vulkan test-macho fuzz,$(MAKECMDGOALS))
+linux_only := $(filter check bench-spin test-counts test-growth test-mutants test-vulkan test-macho test-model \
+	fuzz,$(MAKECMDGOALS))
 ifneq ($(and $(darwin),$(linux_only)),)
 $(error $(firstword $(linux_only)): Linux only)
 endif
@@ -35,7 +36,7 @@ endif
 
 # tests/deps.sh installs what a target needs and this machine lacks. It runs before all else: the rules below ask the
 # installed programs for their options.
-needy := $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(filter-out help install dist check,$(MAKECMDGOALS)))
+needy := $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(filter-out help install dist check test-model,$(MAKECMDGOALS)))
 ifneq ($(if $(needy),$(shell BUILD='$(abspath $(BUILD))' SANITIZE='$(SANITIZE)' tests/deps.sh $(needy) >&2 || echo failed)),)
 $(error something is missing, see above)
 endif
@@ -154,6 +155,9 @@ test-vulkan: $(SOFTMETAL_LIB)
 test-macho:
 	BUILD='$(abspath $(top))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)' tests/macho/macho.sh $(MACHO_ARCH)
 
+test-model: | $(top)/.gitignore
+	BUILD='$(abspath $(top))' GENMC='$(GENMC)' V='$(V)' tests/model/model.sh $(ROWS)
+
 fuzz:
 	BUILD='$(abspath $(top))' TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)' RUN='$(RUN)' tests/fuzz/fuzz.sh
 
@@ -194,7 +198,7 @@ dist:
 	cd '$(top)/dist' && $(if $(darwin),shasum -a 256,sha256sum) gpusync-$(VERSION).* >SHA256SUMS && cat SHA256SUMS
 
 .PHONY: help run test check softmetal examples bench bench-spin test-counts test-growth test-mutants test-vulkan test-macho \
-	fuzz beliefs install dist force
+	test-model fuzz beliefs install dist force
 
 # ------------------------------------------------------------------------------------------------------- rules
 
