@@ -18,8 +18,7 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 	gpusync.h | paste -s -d. -)
 
 # What runs on Linux alone says so elsewhere, before anything is installed or built.
-linux_only := $(filter check bench-spin test-counts test-growth test-mutants test-vulkan test-macho test-model \
-	fuzz,$(MAKECMDGOALS))
+linux_only := $(filter check bench-spin fuzz test-%,$(MAKECMDGOALS))
 ifneq ($(and $(darwin),$(linux_only)),)
 $(error $(firstword $(linux_only)): Linux only)
 endif
@@ -152,11 +151,9 @@ test-mutants: $(test_programs)
 test-vulkan: $(SOFTMETAL_LIB)
 	$(tools) SOFTMETAL_OBJS='$(SOFTMETAL_OBJS)' SANITIZE='$(SANITIZE)' tests/vulkan/vulkan.sh
 
-test-macho:
-	BUILD='$(abspath $(top))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)' tests/macho/macho.sh $(MACHO_ARCH)
-
-test-model: | $(top)/.gitignore
-	BUILD='$(abspath $(top))' GENMC='$(GENMC)' V='$(V)' tests/model/model.sh $(ROWS)
+test-macho test-model: | $(top)/.gitignore
+	BUILD='$(abspath $(top))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)' GENMC='$(GENMC)' V='$(V)' \
+		tests/$(@:test-%=%)/$(@:test-%=%).sh $(if $(filter %macho,$@),$(MACHO_ARCH),$(ROWS))
 
 fuzz:
 	BUILD='$(abspath $(top))' TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)' RUN='$(RUN)' tests/fuzz/fuzz.sh

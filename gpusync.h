@@ -1558,9 +1558,9 @@ static void gpusync__release_pooled(void *object)
     gpusync__pool_pop(pool);
 }
 /* ----------------------------------------------------------------------------- >>platform --
-   Atomics, clock, locks, dispatch queues. Names say the order of memory. SEQ is sequentially
-   consistent: for a thread that writes one thing and then reads another (`missed` and the order lock; references).
-   ACQUIRE and RELEASE pass on what was written before the store. */
+   Atomics, clock, locks, dispatch queues. Names say the order of memory. SEQ is sequentially consistent: for a thread
+   that writes one thing and then reads another (`missed` and the order lock), and where it costs nothing that counts.
+   Others are acquire and release, which pass on what was written before the store. */
 
 #define GPUSYNC__LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define GPUSYNC__STORE(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
@@ -3652,7 +3652,9 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__work **traced, uint64_
 }
 
 /* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
-   `missed` after its unlock: both write first, and then read what the other wrote. */
+   `missed` after its unlock: both write first, and then read what the other wrote. That the look does not come before
+   the unlock is more than a release promises in C. os_unfair_lock unlocks with an exchange (Apple's libplatform,
+   src/os/lock.c): a barrier on x86, and on Arm a release, behind which a load with SEQ stays. */
 static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
 {
     gpusync_device *dev = q->target.device;

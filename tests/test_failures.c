@@ -884,6 +884,19 @@ static void test_R16_a_dropped_failure_is_unknown_and_never_well(void **state)
     assert_noted(&n, GPUSYNC_ERROR_RESULT_UNKNOWN);
 }
 
+/* ... also an old one, of which nothing is noted any more: what failed behind it was not dropped. */
+static void test_R16_an_old_ticket_that_ended_well_stays_well(void **state)
+{
+    stage *s = stage_of(state);
+    int i;
+    fail_one(s, s->q[0]);
+    for (i = 0; i < 300; i++) succeed_one(s, s->q[0]);
+    for (i = 0; i < 4; i++) fail_one(s, s->q[0]); /* the first is dropped */
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+    assert_ok(gpusync_poll(s->q[0], 2, NULL));
+    assert_ok(gpusync_wait(s->q[0], 40, GPUSYNC_FOREVER, NULL));
+}
+
 static void test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped(void **state)
 {
     stage *s = stage_of(state);
@@ -1832,6 +1845,7 @@ int main(void)
         on_both_kinds(test_R16_64_failures_are_kept_by_default),
         on_both_kinds_with(test_R16_from_now_skips_what_is_on_record, .queue = {.error_log_count = 4}),
         on_both_kinds_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4}),
+        on_both_kinds_with(test_R16_an_old_ticket_that_ended_well_stays_well, .queue = {.error_log_count = 4}),
         on_both_kinds_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
                            .queue = {.error_log_count = 4}),
         on_both_kinds_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped, .device.hooks = &late_hooks,

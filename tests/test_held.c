@@ -1381,6 +1381,27 @@ static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_end
     assert_true(times.gpu_end_s > 0 && times.gpu_end_s == before.gpu_end_s);
 }
 
+static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_ended(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket held, ticket;
+    int i;
+    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    finish_next(s->q[0]);
+    for (i = 0; i < 260; i++) {
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+        finish_next(s->q[0]);
+    }
+    assert_ok(gpusync_wait(s->q[0], ticket, 0, NULL));
+    assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
+    assert_false(gpusync_is_done(s->q[0], held));
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], held, NULL));
+}
+
 /* -- long chains -------------------------------------------------------------------------------------------------- */
 
 enum { CHAIN = 700 };
@@ -1511,6 +1532,8 @@ int main(void)
         on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
         on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2,
                           .timelines = 1, .timeline.signalled_by_others = true),
+        on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_ended, .timelines = 1,
+                          .queue.max_command_buffer_count = 1000),
         on_all_kinds_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .real = true, .queues = 2,
                           .queue.max_command_buffer_count = 4 * CHAIN, .queue.error_log_count = 4 * CHAIN),
     };

@@ -1,12 +1,9 @@
 /* test_turns_random.c - small programs that a seed draws, whose every answer a model knows: see races.h
 
-   Contents
-     >>programs   three threads, three queues, two timelines: values, failures, callbacks, limits, polls
-     >>ends       a queue goes while work, waits and followers of it go on */
+   Three threads submit, encode, commit, signal and wait at once, on three queues and two timelines. In the programs of
+   test_turns_graphs.c one thread does. */
 #define GPUSYNC_IMPLEMENTATION
 #include "races.h"
-
-/* --------------------------------------------------------------------------------------------------- >>programs -- */
 
 /* Thread i has queue i. Step k of threads 0 and 1 waits for value k of the other one's timeline, and signals value k + 1
    of its own; thread 2 only waits. A step is a submission, a buffer with encoded points, or plain work behind which the
@@ -309,148 +306,11 @@ static void test_S8_random_programs_fail_as_the_model_says(void **state)
     run_random(&race, 1000, 15);
 }
 
-/* ------------------------------------------------------------------------------------------------------- >>ends -- */
-
-/* Queue 0 has two tickets: the second signals value 1 of timeline 0, for which work of queue 1 waits. The first is plain,
-   or held for timeline 1. The queue goes while a thread sleeps in it. Timeline 0 may go, too, once the follower is
-   accepted. */
-typedef enum going { DESTROYS, ABANDONS, LATER, GOINGS } going;
-static going how;
-static bool held, timeline_goes, later, waiting, follows;
-static outcome second, follower;
-static int queue_gone, timeline_gone;
-
-static bool may_end_with(gpusync_result result)
-{
-    if (result == GPUSYNC_ERROR_CANCELLED)
-        return held;
-    return result == GPUSYNC_OK || (how == ABANDONS && result == GPUSYNC_ERROR_DESTROYED);
-}
-
-static void wait_in_queue(void *unused)
-{
-    gpusync_result result;
-    (void)unused;
-    waiting = true;
-    result = wait_for_ever(stage.q[0], 1);
-    turns_check(result == GPUSYNC_ERROR_DESTROYED || may_end_with(result));
-}
-
-static void follow(void *unused)
-{
-    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
-    gpusync_ticket ticket =
-        submit_buffer(stage.q[1], make_buffer(stage.q[1]), &wait, NULL, &follower, turns_draw(2) ? 0u : 2u);
-    gpusync_result result;
-    (void)unused;
-    follows = true;
-    result = wait_for_ever(stage.q[1], ticket);
-    turns_check(may_end_with(result));
-    turns_expect(gpusync_poll(stage.q[1], ticket, NULL), result);
-}
-
-static void raise_second(void *unused)
-{
-    (void)unused;
-    turns_expect(gpusync_timeline_signal(stage.t[1], 1), GPUSYNC_OK);
-}
-
-static bool is_true(void *flag)
-{
-    return *(bool *)flag;
-}
-
-static void end_queue(void *unused)
-{
-    (void)unused;
-    turns_until(is_true, &waiting);
-    if (how == LATER)
-        turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &queue_gone), GPUSYNC_OK);
-    else if (how == ABANDONS)
-        turns_expect(gpusync_queue_abandon(stage.q[0]), GPUSYNC_OK);
-    else
-        turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
-    turns_check(how == LATER || second.calls == 1);
-}
-
-static void end_timeline(void *unused)
-{
-    (void)unused;
-    turns_until(is_true, &follows);
-    if (later)
-        turns_expect(gpusync_timeline_destroy_later(stage.t[0], count_gone, &timeline_gone), GPUSYNC_OK);
-    else
-        turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
-}
-
-static void draw_ends(void)
-{
-    how = (going)turns_draw(GOINGS);
-    held = turns_draw(2);
-    timeline_goes = turns_draw(2);
-    later = turns_draw(2);
-    waiting = follows = false;
-    queue_gone = timeline_gone = 0;
-    memset(&second, 0, sizeof second);
-    memset(&follower, 0, sizeof follower);
-}
-
-static void submit_both(void)
-{
-    const gpusync_point wait = gpusync_at_value(stage.t[1], 1);
-    const gpusync_point signal = gpusync_at_value(stage.t[0], 1);
-    uint32_t flags = turns_draw(2) ? 0u : GPUSYNC_SUBMIT_HOST_SYNC;
-    submit_buffer(stage.q[0], make_buffer(stage.q[0]), held ? &wait : NULL, NULL, NULL, 0);
-    submit_buffer(stage.q[0], make_buffer(stage.q[0]), NULL, &signal, &second, flags);
-}
-
-static void set_up_ends(void *unused)
-{
-    (void)unused;
-    draw_ends();
-    open_stage(2, 2);
-    submit_both();
-    turns_add("waits", wait_in_queue, NULL);
-    turns_add("follows", follow, NULL);
-    turns_add("ends", end_queue, NULL);
-    if (held)
-        turns_add("raises", raise_second, NULL);
-    if (timeline_goes)
-        turns_add("ends the timeline", end_timeline, NULL);
-    turns_gpus(2);
-    turns_callbacks_when_told(stage.device);
-}
-
-static void tear_down_ends(void *unused)
-{
-    (void)unused;
-    turns_expect(second.calls, 1);
-    turns_expect(follower.calls, 1);
-    turns_check(may_end_with(second.result));
-    turns_expect(follower.result, second.result);
-    turns_expect(queue_gone, how == LATER);
-    turns_expect(timeline_gone, timeline_goes && later);
-    see(second.result == GPUSYNC_OK ? 0 : second.result == GPUSYNC_ERROR_DESTROYED ? 1 : 2);
-    stage.q[0] = NULL;
-    if (timeline_goes)
-        stage.t[0] = NULL;
-    close_stage();
-}
-
-static void test_R20_a_queue_that_goes_tells_its_followers(void **state)
-{
-    const turns_race race = {
-        .name = "ends", .setup = set_up_ends, .teardown = tear_down_ends, .reach = 200, .changes = 4};
-    (void)state;
-    run_random(&race, 1000, 7);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_S7_random_programs_reach_each_value),
         cmocka_unit_test(test_S8_random_programs_fail_as_the_model_says),
-        cmocka_unit_test(test_R20_a_queue_that_goes_tells_its_followers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
