@@ -21,7 +21,8 @@
    one program in thousands may choose what the model does not try. The seeds of a run are 1, 2, 3, ..., so a run is
    green or red each time.
 
-   Not drawn in "everything": ends of queues and timelines, and little room.
+   Not drawn in "everything": ends of queues and timelines, and little room. Nor beside such ends: values of other code,
+   order_only, and the loss of the device, whose order within one step is too much for the model.
 
    Other threads may be there beside the one that takes the steps: they run during a step, and rest when the model is
    asked. One of them may end a command buffer during a commit or a submission, which may then come too late. Not during
@@ -107,7 +108,7 @@ static const graph_rules graph_kinds[] = {
      .host_signals = true, .order_only = true, .looks = true},
     {.name = "ends", .queues = 4, .timelines = 4, .steps = 80, .metal4 = true, .tickets = true, .unordered = true,
      .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .host_signals = true,
-     .ends = true, .looks = true},
+     .fails = true, .cancels = true, .sticky = true, .timeline_fails = true, .ends = true, .looks = true},
     {.name = "everything", .queues = 4, .timelines = 4, .steps = 110, .tickets = true, .unordered = true,
      .host_sync = true, .empties = true, .encoded = true, .discards = true, .markers = true, .fails = true, .loses = 6,
      .host_signals = true, .cancels = true, .order_only = true, .sticky = true, .others = true, .timeline_fails = true,
@@ -178,7 +179,8 @@ typedef struct model_work {
 } model_work;
 
 typedef struct model_timeline {
-    bool order_only, others, imported;
+    bool order_only, others;
+    void *imported; /* the event, +1, or NULL */
     bool closed; /* the program has destroyed it: nothing can be asked any more */
     uint64_t reached, sent, event;
     results failure; /* 0: has not failed */
@@ -468,9 +470,11 @@ static results model_wait_result(const graph *g, const model_work *w, const mode
     return g->t[p->timeline].event >= p->value && model_lowest_of(g, p->timeline, w) > p->value ? ONLY_OK : 0;
 }
 
-/* R19: nothing is to signal the value any more, neither work with a ticket nor an open command buffer. */
+/* R19: nothing is to signal the value any more, neither work with a ticket nor an open command buffer, nor the host for
+   work that has ended. */
 static bool model_never_comes(const graph *g, const model_work *w, const model_point *p)
 {
+    unsigned k;
     int i;
     if (p->queue >= 0 || !g->t[p->timeline].closed || g->t[p->timeline].others || p->value <= g->t[p->timeline].sent)
         return false;
@@ -480,6 +484,9 @@ static bool model_never_comes(const graph *g, const model_work *w, const model_p
             signals_timeline(other, p->timeline))
             return false;
     }
+    for (k = 0; k < g->t[p->timeline].raise_count; k++)
+        if (g->t[p->timeline].raises[k] >= p->value)
+            return false;
     return true;
 }
 
@@ -754,7 +761,7 @@ static void model_failed_signals(graph *g, model_work *w, results failure)
             w->signals[k].assumed = true;
             continue;
         }
-        if (t->order_only) {
+        if (t->order_only && !(w->ran && failure == RESULT(GPUSYNC_ERROR_DESTROYED))) {
             t->raises[t->raise_count] = w->rank;
             t->raise_sent[t->raise_count++] = w->ran;
         } else {
@@ -875,7 +882,8 @@ static bool model_settle_one(graph *g, int queue)
             return true;
         }
         if (w->state == MODEL_SENT && q->abandoned) {
-            model_settle(g, w, RESULT(GPUSYNC_ERROR_DESTROYED), false);
+            results given_up = w->failed && w->ended ? 0 : RESULT(GPUSYNC_ERROR_DESTROYED);
+            model_settle(g, w, given_up | (w->failed ? RESULT(GPUSYNC_ERROR_EXECUTION) : 0), false);
             return true;
         }
         if (w->state != MODEL_SENT || !w->ended)
@@ -2024,7 +2032,15 @@ static void step_commit_plain(graph *g)
         throw_away(g, w);
 }
 
-/* R11. */
+/* R11: open work that is dropped fails its timelines where a failure sticks to its queue. */
+static void model_discard(graph *g, model_work *w)
+{
+    w->state = MODEL_GONE;
+    w->over_at = UINT32_MAX;
+    if (g->q[w->queue].stuck)
+        model_failed_signals(g, w, g->q[w->queue].stuck);
+}
+
 static void step_discard(graph *g)
 {
     model_work *w = draw_open(g);
@@ -2032,9 +2048,7 @@ static void step_discard(graph *g)
         return;
     tell_work(g, w, "discard");
     throw_away(g, w);
-    w->over_at = UINT32_MAX;
-    if (g->q[w->queue].stuck)
-        model_failed_signals(g, w, g->q[w->queue].stuck);
+    model_discard(g, w);
 }
 
 static void step_marker(graph *g)
@@ -2181,8 +2195,6 @@ static void close_queue(graph *g, int queue, bool abandon)
             register_callback(g, &p);
         else
             forget_signals_of(g, w->buffers[0]);
-        if (w->state == MODEL_OPEN)
-            w->state = MODEL_GONE; /* let go behind the destroy */
     }
     g->goes[queue] = busy && !abandon;
     say(g, "%u: queue %d is %s\n", g->step, queue, abandon ? "abandoned" : busy ? "destroyed later" : "destroyed");
@@ -2194,6 +2206,9 @@ static void close_queue(graph *g, int queue, bool abandon)
         assert_ok(gpusync_queue_destroy(g->s.q[queue]));
     g->s.q[queue] = NULL;
     g->q[queue].closed = true;
+    for (i = 0; i < g->work_count; i++)
+        if (g->work[i].queue == queue && g->work[i].state == MODEL_OPEN)
+            model_discard(g, &g->work[i]);
     model_cancel(g, queue);
     if (abandon)
         model_move(g); /* which of the two comes first is left open */
@@ -2413,11 +2428,10 @@ static void finish_gpu(graph *g)
 /* gpusync does not write to an event of the program's: other code lets the GPU go on. */
 static void release_gpu(graph *g)
 {
-    uint64_t base;
     int i;
     for (i = 0; i < (int)g->rules->timelines; i++)
-        if (g->t[i].imported && !g->t[i].closed)
-            metal_event_signal(gpusync_timeline_metal(g->s.t[i], &base), GPUSYNC_MAX_VALUE);
+        if (g->t[i].imported)
+            metal_event_signal(g->t[i].imported, GPUSYNC_MAX_VALUE);
 }
 
 /* Open buffers are committed or discarded, what can end does; then what still waits is cancelled, and all has ended. */
@@ -2428,9 +2442,7 @@ static void end_graph(graph *g)
     while ((w = draw_open(g)) != NULL) {
         tell_work(g, w, "discard");
         throw_away(g, w);
-        w->over_at = UINT32_MAX;
-        if (g->q[w->queue].stuck)
-            model_failed_signals(g, w, g->q[w->queue].stuck);
+        model_discard(g, w);
         check(g);
         g->step++;
     }
@@ -2525,8 +2537,7 @@ static void check_marks(graph *g)
 static void import_event(graph *g, unsigned i, gpusync_timeline_desc *desc)
 {
     model_timeline *t = &g->t[i];
-    desc->shared_event = metal_shared_event_new(g->s.metal_device);
-    t->imported = true;
+    desc->shared_event = t->imported = metal_shared_event_new(g->s.metal_device);
     t->reached = t->sent = t->event = draw(g, 3);
     if (t->event)
         metal_event_signal(desc->shared_event, t->event);
@@ -2570,8 +2581,6 @@ static void open_graph(graph *g)
         say(g, "timeline %u%s%s%s\n", i, timeline.order_only ? " order_only" : "",
             timeline.signalled_by_others ? " signalled by others" : "",
             timeline.shared_event ? ", of an event of the program's" : "");
-        if (timeline.shared_event)
-            metal_release(timeline.shared_event);
     }
     softmetal_set_message_hook(watch, g);
 }
@@ -2614,6 +2623,8 @@ static void close_graph(graph *g)
     for (i = 0; i < g->work_count; i++)
         for (k = 0; k < g->work[i].buffer_count; k++)
             metal_release(g->work[i].buffers[k]);
+    for (i = 0; i < (int)g->rules->timelines; i++)
+        metal_release(g->t[i].imported);
     softmetal_set_message_hook(NULL, NULL);
     for (i = 0; g->removed && i < (int)g->rules->queues;
          i++) { /* no signal of Metal 4 comes there: nothing is to stay */
