@@ -16,12 +16,13 @@
      4. A ticket ends once, with one result. OK means that the work, and the points that it was given to wait for,
         succeeded; earlier tickets of its queue are not among them. Every other result is on record
         (gpusync_queue_next_error) before a call returns it. TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK
-        and ERROR_DEVICE_LOST, while the ticket has not ended, describe the call alone.
+        and ERROR_DEVICE_LOST, while the ticket has not ended, describe the call alone, and ERROR_RESULT_UNKNOWN says
+        that newer failures have pushed the result off the record.
      5. Only calls with a timeout_ns, destroy, abandon and set_trace wait, and abandon does not wait for the GPU. (Metal
         itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
-     6. The GPU never waits for the host: work is held until each ticket that it waits for has ended, and each value is
-        reached or is signalled by work that Metal has. Values from other code, where the timeline says so, are the
-        exception.
+     6. The GPU never waits for the host, except to learn that a value will not come: work is held until each ticket
+        that it waits for has ended, and each value is reached or is signalled by work that Metal has. Values from other
+        code, where the timeline says so, are the exception.
      7. A timeline only rises. Its signals go to Metal in rising order; one that is not above what has been sent is
         refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
         and stays reached.
@@ -31,7 +32,7 @@
      9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
         what it is to signal, every ticket that has not ended and what it waits for, every call that waits.
     10. gpusync calls the program (hooks, callbacks, log, trace) without a lock of its own, and never again after
-        gpusync_device_destroy has returned OK.
+        gpusync_device_destroy has returned OK, unless the log said that Metal still has blocks of gpusync.
 
    A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
    CoreGraphics it may get no device.
@@ -117,7 +118,8 @@
                reached, or the timeline fails.
    Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
                at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
-               always 400 ms. So a completed handler that Metal loses costs one such pause, and nothing else.
+               always 400 ms, polls and shorter waits once in 50 ms. So a completed handler that Metal loses costs one
+               such pause, and nothing else.
 
    >>threads ----------------------------------------------------------------------------------------------------------
 
@@ -135,11 +137,14 @@
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
-   once returns ERROR_WOULD_DEADLOCK (an object of another device is not detected: never wait for it there). The hooks
+   once returns ERROR_WOULD_DEADLOCK. (Objects of another device are not detected: never destroy them, wait for them, or
+   run callbacks there.) The hooks
    yield, park and unpark, and log and notify, may call nothing that waits, runs callbacks, or blocks in a destroy. log
    and notify may run on several threads at once, and must return soon: they must not acquire a lock that a thread in a
    destroy holds. No function that gpusync calls may be left by a C++ exception or longjmp, or end its thread. gpusync
-   holds no lock while it calls them. Every call that is not inline may call unpark for other threads, log, and notify.
+   holds no lock while it calls them. A callback may not yield, park or change fibers: gpusync knows it by its thread,
+   and has an autorelease pool around it. A log line about an object may come after its destroy has returned. Every call
+   that is not inline may call unpark for other threads, log, and notify.
    gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on another
    thread. gpusync has no threads of its own.
 
@@ -362,15 +367,17 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
 
-/** Destroy a device that has no queue, timeline or warm-up any more. After OK gpusync calls no function of the program.
+/** Destroy a device that has no queue, timeline or warm-up any more. After OK gpusync calls no function of the program,
+    but for what "Blocks" says.
     Returns  OK; ERROR_IN_USE: one of these is left, perhaps one that a gpusync_*_destroy_later call is destroying: it
              is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error nothing has
              changed.
     Threads one, see >>threads   Owns releases the Metal device
     Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
-           calls have left the device, and Metal has dropped the blocks of gpusync's handlers, which it does after each
-           handler (assumed). If one of them has not by then, the log says so: the code of gpusync must stay loaded, and
-           such a call may still log or notify. */
+           calls have left the device, what gpusync has put on the callback queue has run (never call this on that
+           queue), and Metal has dropped the blocks of gpusync's handlers, which it does after each handler (assumed).
+           If one of them has not by then, the log says so: the code of gpusync must stay loaded, and such a call may
+           still log or notify. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Options of a queue. */
@@ -435,9 +442,9 @@ typedef struct gpusync_command_buffer_desc {
     timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
-             without room, even if the timeout is 0; ERROR_QUEUE_FULL: no limit was set, and for a second Metal has had
-             no work of any queue of the device, so that only the program can make room. ERROR_UNSUPPORTED also: this
-             Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or stands beside
+             without room, even if the timeout is 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, and for a second Metal has
+             had no work of any queue of the device, so that only the program can make room. ERROR_UNSUPPORTED also:
+             this Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or stands beside
              unretained_references.
     Threads any   Blocks up to timeout_ns, in the park hook   Owns gpusync keeps *out until its commit or discard */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
@@ -617,8 +624,9 @@ struct gpusync_error {
     gpusync_failure failure; /**< The class: what helps. */
     gpusync_ticket ticket;   /**< Of the queue that was asked; of a timeline that was asked: of the work that failed it.
                                   0: the call, or the timeline, failed, not work; or its record was dropped. */
-    gpusync_ticket origin;   /**< inherited: the first failure's ticket, on the queue that queue_label names. 0: it was
-                                  no work that failed. Not inherited: as ticket. */
+    gpusync_ticket origin;   /**< inherited: the first failure's ticket, on the queue that queue_label names (with
+                                  ERROR_RESULT_UNKNOWN: of which nothing is known any more). 0: it was no work that
+                                  failed. Not inherited: as ticket. */
     int64_t code;            /**< NSError code: look at the domain first. */
     uint64_t dropped;        /**< Of gpusync_queue_next_error: records dropped since the cursor, before this failure. */
     bool inherited;          /**< The failure of what the work waited for, or one that stuck: its texts, too. */
@@ -967,7 +975,7 @@ GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queu
                nothing of it remains. NULL: none. Not called after an error, nor for a NULL queue.
     The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and the looks of
     whatever other calls come, do the rest. If the GPU hangs, the queue, its memory and its device remain until the
-    device is lost: then the first look after a second gives it up.
+    device is lost: then the first look after a second gives it up, where a call still looks.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
@@ -2660,6 +2668,7 @@ static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_
         *error = q->log[(n - 1) % q->log_size].error;
     if (error && n == first) {
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, "the work ended, but how is no longer on record");
+        gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->target.label);
         error->ticket = error->origin = (gpusync_ticket)ticket;
     }
     return GPUSYNC__BADLY;
@@ -4209,14 +4218,15 @@ static void gpusync__look_everywhere(gpusync_device *dev)
     }
 }
 
-/* The same for a thread that polls: once in the time of a slice. */
-GPUSYNC__APART void gpusync__look_around(gpusync_device *dev)
+/* The same for a thread that asks again and again: once in the time of a slice. Whether it was time. */
+GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
 {
     uint64_t now = gpusync_now_ns(), last = __atomic_load_n(&dev->looked_ns, __ATOMIC_RELAXED);
     if (now - last < GPUSYNC__SLICE_NS)
-        return;
+        return false;
     __atomic_store_n(&dev->looked_ns, now, __ATOMIC_RELAXED);
     gpusync__look_everywhere(dev);
+    return true;
 }
 
 /* --------------------------------------------------------------------------------- >>wait --
@@ -4729,6 +4739,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
             over = gpusync__sleep(wait, deadline);
         }
     }
+    if (!over && !refused && gpusync__look_around(dev)) /* no slice ends in a short wait */
+        over = gpusync__look_now(wait);
     gpusync_result result = refused ? GPUSYNC_ERROR_WOULD_DEADLOCK : over ? wait->result : GPUSYNC_TIMEOUT;
     if (!over)
         wait->by = GPUSYNC_ENDED_UNMET;

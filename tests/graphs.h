@@ -2608,7 +2608,7 @@ static inline void let_all_end(graph *g)
             if (!g->q[i].closed)
                 assert_ok(gpusync_queue_cancel_held(g->s.q[i]));
         finish_all(&g->s);
-        look_everywhere(g);
+        assert_ok(gpusync_device_run_callbacks(g->s.device, SIZE_MAX, NULL)); /* `destroyed`, too */
         for (busy = false, i = 0; i < (int)g->rules->queues; i++)
             busy = busy || (!g->q[i].closed && gpusync_in_flight(g->s.q[i]));
     }

@@ -879,6 +879,7 @@ static void test_R16_a_dropped_failure_is_unknown_and_never_well(void **state)
     assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_RESULT_UNKNOWN);
     assert_result(error.result, GPUSYNC_ERROR_RESULT_UNKNOWN);
     assert_int_equal(error.ticket, 1);
+    assert_string_equal(error.queue_label, "first");
     on_done(ticket_at(s->q[0], 1), &n);
     settle(s);
     assert_noted(&n, GPUSYNC_ERROR_RESULT_UNKNOWN);

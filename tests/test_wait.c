@@ -222,7 +222,9 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
 static void test_S5_without_time_a_wait_looks_once_and_sleeps_never(stage *s, way by)
 {
     work w = signalling_work(s);
-    uint64_t statuses = softmetal_message_count("status");
+    uint64_t statuses;
+    assert_result(wait_by(s, by, 0, NULL), GPUSYNC_TIMEOUT); /* with the look that is due once in 50 ms */
+    statuses = softmetal_message_count("status");
     assert_result(wait_by(s, by, 0, NULL), GPUSYNC_TIMEOUT);
     if (by == BY_TICKET || by == BY_EVERYTHING || by == BY_DEVICE)
         assert_int_equal(softmetal_message_count("status") - statuses, 1);
@@ -1189,32 +1191,59 @@ static void test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue(void **s
     assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
 }
 
-/* Once in a millisecond; returns when the poll tells the end, at most after two seconds. */
-static uint64_t poll_until_over(stage *s, gpusync_ticket ticket)
+enum { POLL = -1 };
+
+/* Once in a millisecond, or with waits of `limit` ms; returns when one tells the end, at most after two seconds. */
+static uint64_t ask_until_over(stage *s, gpusync_ticket ticket, int limit)
 {
     uint64_t begun = world_now();
-    while (gpusync_poll(s->q[0], ticket, NULL) == GPUSYNC_NOT_READY && world_now() - begun < SECONDS(2)) {
-        PUT(&world.now, world_now() + MS(1));
+    gpusync_result result = GPUSYNC_NOT_READY;
+    while (result > 0 && world_now() - begun < SECONDS(2)) {
+        result = limit == POLL ? gpusync_poll(s->q[0], ticket, NULL) : gpusync_wait(s->q[0], ticket, MS(limit), NULL);
+        if (limit <= 0) PUT(&world.now, world_now() + MS(1));
         world_go_on();
         finish_all(s); /* what was sent */
     }
     return world_now() - begun;
 }
 
-static void polls_behind_trouble(stage *s, place where)
+static void ask_behind_trouble(stage *s, place where, int limit)
 {
     elsewhere e;
     work w = held_elsewhere(s, where, &e);
     comes_untold(&e);
-    assert_true(poll_until_over(s, w.ticket) <= MS(402)); /* a slice at most */
+    assert_true(ask_until_over(s, w.ticket, limit) <= MS(102)); /* 50 ms, and a call */
     assert_ok(gpusync_poll(s->q[0], w.ticket, NULL));
     end_elsewhere(&e, where);
 }
 
-static void test_R24_polls_find_trouble_elsewhere(void **state)
+static void polls_behind_trouble(stage *s, place where)
+{
+    ask_behind_trouble(s, where, POLL);
+}
+
+static void waits_of_0_ms_behind_trouble(stage *s, place where)
+{
+    ask_behind_trouble(s, where, 0);
+}
+
+static void waits_of_16_ms_behind_trouble(stage *s, place where)
+{
+    ask_behind_trouble(s, where, 16);
+}
+
+static void waits_of_49_ms_behind_trouble(stage *s, place where)
+{
+    ask_behind_trouble(s, where, 49);
+}
+
+static void test_R24_polls_and_short_waits_find_trouble_elsewhere(void **state)
 {
     (void)state;
     each_place(polls_behind_trouble);
+    each_place(waits_of_0_ms_behind_trouble);
+    each_place(waits_of_16_ms_behind_trouble);
+    each_place(waits_of_49_ms_behind_trouble);
 }
 
 /* A loop that polls sends Metal few messages: a poll looks at the rest of the device once in 50 ms, however often it is
@@ -1356,7 +1385,7 @@ int main(void)
         cmocka_unit_test(test_R24_a_wait_for_room_finds_trouble_elsewhere),
         on_world_with(test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue,
                       .queue = {.max_command_buffer_count = 1}),
-        cmocka_unit_test(test_R24_polls_find_trouble_elsewhere),
+        cmocka_unit_test(test_R24_polls_and_short_waits_find_trouble_elsewhere),
         on_world_with(test_T7_a_poll_and_a_wait_for_a_value_find_a_lost_handler_at_once, .timelines = 1),
         on_world_with(test_R24_polls_look_at_the_whole_device_once_in_50_ms, .queues = 2, .timelines = 1),
         on_world_with(test_R24_callbacks_that_nothing_tells_of_run_where_another_thread_waits, .queues = 2,
