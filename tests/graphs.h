@@ -1236,12 +1236,25 @@ static results model_refusals(const graph *g, const model_work *w)
 
 /* -- what gpusync does ----------------------------------------------------------------------------------------- */
 
+/* Threads that take turns need no lock, and must not have this one at a point. */
+static void lock_commits(graph *g)
+{
+    if (!g->begin)
+        pthread_mutex_lock(&g->lock);
+}
+
+static void unlock_commits(graph *g)
+{
+    if (!g->begin)
+        pthread_mutex_unlock(&g->lock);
+}
+
 /* A queue of Metal 4 has got the buffers of one work. */
 static void watch_metal4(graph *g, const void *metal_queue)
 {
     unsigned k;
     int i;
-    pthread_mutex_lock(&g->lock);
+    lock_commits(g);
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
         if (!w->run || g->s.metal[w->queue] != metal_queue || commit_of(g, w) != UINT32_MAX || !is_sent(w->buffers[0]))
@@ -1250,7 +1263,7 @@ static void watch_metal4(graph *g, const void *metal_queue)
         for (k = 0; k < w->buffer_count; k++)
             g->commits[g->commit_count++].buffer = w->buffers[k];
     }
-    pthread_mutex_unlock(&g->lock);
+    unlock_commits(g);
 }
 
 static void watch(void *user, softmetal_phase phase, void *object, const char *selector)
@@ -1262,7 +1275,7 @@ static void watch(void *user, softmetal_phase phase, void *object, const char *s
         watch_metal4(g, object);
     if (phase != SOFTMETAL_BEFORE || (!commits && strcmp(selector, "encodeSignalEvent:value:") != 0))
         return;
-    pthread_mutex_lock(&g->lock);
+    lock_commits(g);
     for (i = 0; i < g->signalling_count && g->signalling[i] != object; i++) {}
     if (!commits) {
         must(i < LENGTH(g->signalling), "too many buffers with signals");
@@ -1276,17 +1289,17 @@ static void watch(void *user, softmetal_phase phase, void *object, const char *s
         if (i < g->signalling_count)
             g->signalling[i] = g->signalling[--g->signalling_count];
     }
-    pthread_mutex_unlock(&g->lock);
+    unlock_commits(g);
 }
 
 static void forget_signals_of(graph *g, void *buffer)
 {
     unsigned i;
-    pthread_mutex_lock(&g->lock);
+    lock_commits(g);
     for (i = 0; i < g->signalling_count && g->signalling[i] != buffer; i++) {}
     if (i < g->signalling_count)
         g->signalling[i] = g->signalling[--g->signalling_count];
-    pthread_mutex_unlock(&g->lock);
+    unlock_commits(g);
 }
 
 static int work_of(const graph *g, const void *buffer)
@@ -1307,14 +1320,14 @@ static bool signals_behind(graph *g, const void *buffer)
     bool signals = false;
     if (!buffer || work_of(g, buffer) >= 0)
         return false;
-    pthread_mutex_lock(&g->lock);
+    lock_commits(g);
     for (i = g->commit_count; i-- > 0;) {
         if (g->commits[i].buffer != buffer)
             continue;
         signals = g->commits[i].signals;
         break;
     }
-    pthread_mutex_unlock(&g->lock);
+    unlock_commits(g);
     return signals;
 }
 
