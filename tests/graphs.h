@@ -513,6 +513,8 @@ static results model_failures_to_come(const graph *g, const model_work *w)
         const model_point *p = &w->waits[i];
         uint64_t value = UINT64_MAX;
         gpusync_result result;
+        if (p->queue < 0 && g->t[p->timeline].closed) /* R19: or it never came, before its timeline failed */
+            all |= RESULT(GPUSYNC_ERROR_DESTROYED);
         if (model_point_result(g, p))
             continue;
         if (p->queue >= 0)
