@@ -151,9 +151,8 @@ test-mutants: $(test_programs)
 test-vulkan: $(SOFTMETAL_LIB)
 	$(tools) SOFTMETAL_OBJS='$(SOFTMETAL_OBJS)' SANITIZE='$(SANITIZE)' tests/vulkan/vulkan.sh
 
-test-macho test-model: | $(top)/.gitignore
-	BUILD='$(abspath $(top))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)' GENMC='$(GENMC)' V='$(V)' \
-		tests/$(@:test-%=%)/$(@:test-%=%).sh $(if $(filter %macho,$@),$(MACHO_ARCH),$(ROWS))
+test-macho test-model: test-%: | $(top)/.gitignore
+	BUILD='$(abspath $(top))' SOFTMETAL_LDLIBS='$(SOFTMETAL_LDLIBS)' tests/$*/$*.sh $(MACHO_ARCH) $(ROWS)
 
 fuzz:
 	BUILD='$(abspath $(top))' TIME='$(TIME)' SEED='$(SEED)' INPUT='$(INPUT)' RUN='$(RUN)' tests/fuzz/fuzz.sh

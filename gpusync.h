@@ -32,7 +32,7 @@
      9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
         what it is to signal, every ticket that has not ended and what it waits for, every call that waits.
     10. gpusync calls the program (hooks, callbacks, log, trace) without a lock of its own, and never again after
-        gpusync_device_destroy has returned OK, unless the log said that Metal still has blocks of gpusync.
+        gpusync_device_destroy has returned OK, unless Metal still has a block of gpusync then (the log says so).
 
    A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
    CoreGraphics it may get no device.
@@ -137,16 +137,15 @@
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
-   once returns ERROR_WOULD_DEADLOCK. (Objects of another device are not detected: never destroy them, wait for them, or
-   run callbacks there.) The hooks
-   yield, park and unpark, and log and notify, may call nothing that waits, runs callbacks, or blocks in a destroy. log
-   and notify may run on several threads at once, and must return soon: they must not acquire a lock that a thread in a
-   destroy holds. No function that gpusync calls may be left by a C++ exception or longjmp, or end its thread. gpusync
-   holds no lock while it calls them. A callback may not yield, park or change fibers: gpusync knows it by its thread,
-   and has an autorelease pool around it. A log line about an object may come after its destroy has returned. Every call
-   that is not inline may call unpark for other threads, log, and notify.
-   gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on another
-   thread. gpusync has no threads of its own.
+   once returns ERROR_WOULD_DEADLOCK. (gpusync does not detect objects of another device: in a callback never wait for
+   them, destroy them, or run their callbacks.) The hooks yield, park and unpark, and log and notify, may call nothing
+   that waits, runs callbacks, or blocks in a destroy. log and notify may run on several threads at once, and must
+   return soon: they must not acquire a lock that a thread in a destroy holds. No function that gpusync calls may be
+   left by a C++ exception or longjmp, or end its thread. gpusync holds no lock while it calls them. A callback may not
+   change fibers: gpusync knows it by its thread, and has an autorelease pool around it. A log line about an object may
+   come after its destroy has returned. Every call that is not inline may call unpark for other threads, log, and
+   notify. gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on
+   another thread. gpusync has no threads of its own.
 
    >>ownership --------------------------------------------------------------------------------------------------------
 
@@ -975,7 +974,7 @@ GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queu
                nothing of it remains. NULL: none. Not called after an error, nor for a NULL queue.
     The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and the looks of
     whatever other calls come, do the rest. If the GPU hangs, the queue, its memory and its device remain until the
-    device is lost: then the first look after a second gives it up, where a call still looks.
+    device is lost: then the first look after a second gives it up. A program whose calls have all ended looks no more.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
@@ -1183,8 +1182,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
                                                                  size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
 
-/** Get one pipeline. With a limit above 0 the call compiles it, if its compilation has not begun; else
-    the call waits.
+/** Get one pipeline. With a limit above 0 the call compiles it, if its compilation has not begun; else the call waits.
     i           The pipeline's number in the desc, from 0.
     timeout_ns  0: does not compile, and does not wait.
     error       With ERROR_COMPILE: gets Metal's text, and the function's name as its label. May be NULL.
@@ -4739,7 +4737,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
             over = gpusync__sleep(wait, deadline);
         }
     }
-    if (!over && !refused && gpusync__look_around(dev)) /* no slice ends in a short wait */
+    if (!over && !refused && gpusync__look_around(dev)) /* a short wait ends before its first slice */
         over = gpusync__look_now(wait);
     gpusync_result result = refused ? GPUSYNC_ERROR_WOULD_DEADLOCK : over ? wait->result : GPUSYNC_TIMEOUT;
     if (!over)

@@ -18,7 +18,7 @@ static void hook_unpark(void *user, gpusync_waiter *waiter);
 static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns);
 static void hook_yield(void *user)
 {
-    __VERIFIER_assume(false); /* whoever yields comes back when what it waits for is there: that order is looked at */
+    __VERIFIER_assume(false); /* the thread comes back when what it waits for is there: that order is looked at */
 }
 
 static struct gpusync_device D = {
@@ -179,7 +179,8 @@ THREAD(c)
 #define BEFORE have_sent(1, false)
 
 #elif defined(ROW_bad)
-/* A ticket fails. Who asks for POINT, the ticket or everything, learns nothing yet or the failure; never OK. */
+/* A ticket fails. A caller that asks for POINT, the ticket or everything, learns nothing yet, or the failure, never
+   OK. */
 THREAD(a)
 {
     end(1, GPUSYNC_ERROR_EXECUTION);
@@ -228,8 +229,8 @@ THREAD(b)
 #define BEFORE have_sent(1, false), have_sent(2, true), end(2, GPUSYNC_OK)
 
 #elif defined(ROW_failed)
-/* A timeline gets a value, then fails. Who sees the value reads what was written before it; who sees the failure has
-   its result and the last value. */
+/* A timeline gets a value, then fails. A thread that sees the value reads what was written before it; one that sees the
+   failure has its result and the last value. */
 THREAD(a)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -256,7 +257,7 @@ THREAD(b)
 }
 
 #elif defined(ROW_lost)
-/* Who sees that the device is lost has the reason, and when. */
+/* A thread that sees that the device is lost has the reason, and when. */
 THREAD(a)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -372,7 +373,8 @@ static void before(void)
 #define AFTER assert(Q.ready.next == &Q.ready)
 
 #elif defined(ROW_busy)
-/* The last callback of an object runs: who sees no object, and then that nothing runs, sees what it wrote. */
+/* The last callback of an object runs: a thread that sees no object, and then that nothing runs, sees what the callback
+   wrote. */
 THREAD(a)
 {
     gpusync__run_due(&D, NULL, 1);
@@ -446,7 +448,8 @@ static void before(void)
 #define AFTER assert(ran == 2 || dispatched == 2)
 
 #elif defined(ROW_warm)
-/* A pipeline is compiled: who sees that it is done has it; who waits for the next end does not wait in vain. */
+/* A pipeline is compiled: a thread that sees that it is done has it; one that waits for the next end does not wait in
+   vain. */
 static gpusync__item item;
 static struct gpusync_warmup warmup = {.target = TARGET(GPUSYNC__WARMUP, warmup), .items = &item, .count = 1};
 static uint64_t awaited;
