@@ -1945,10 +1945,11 @@ typedef struct gpusync__after {
     gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
+    bool more;                      /* there is anything but `dead` */
 } gpusync__after;
-#define GPUSYNC__NOTHING                                \
-    {                                                   \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false \
+#define GPUSYNC__NOTHING                                       \
+    {                                                          \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false \
     }
 
 /* Over the selectors, and what blocks of listeners lead to. */
@@ -2713,6 +2714,7 @@ static void gpusync__arm_later(gpusync_timeline *t, gpusync__after *after)
     gpusync__keep(&t->target);
     t->next_arms = after->arms;
     after->arms = t;
+    after->more = true;
 }
 
 /* Lists what waits for its number of the target, if it is not listed. */
@@ -2734,6 +2736,7 @@ static void gpusync__rouse(gpusync__sleeper *s, gpusync__after *after)
     GPUSYNC__ADD(&s->taken, 1);
     s->next = after->woken;
     after->woken = s;
+    after->more = true;
 }
 
 /* The same for all sleepers of a ring. */
@@ -2748,7 +2751,7 @@ static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__
 {
     gpusync__put(dev->due.prev, &c->entry);
     dev->due_count++;
-    after->calls = true;
+    after->calls = after->more = true;
 }
 
 /* Has a callback run: its target has the number, has failed, or is destroyed. */
@@ -2891,6 +2894,7 @@ static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
     gpusync__keep(&t->target);
     t->next_dirty = after->dirty;
     after->dirty = t;
+    after->more = true;
 }
 
 /* The timeline has this value. The caller knows that no lower signal of sent work is left. */
@@ -3137,6 +3141,7 @@ GPUSYNC__APART void gpusync__tell_later(gpusync__work *w, gpusync__after *after)
     GPUSYNC__ADD(&w->refs, 1);
     w->next_told = NULL;
     *at = w;
+    after->more = true;
 }
 
 /* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
@@ -3420,6 +3425,7 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     gpusync__keep(&q->target);
     q->next_go = after->go;
     after->go = q;
+    after->more = true;
 }
 
 /* A queue of Metal 4 has made the signals of the work. They may have come late, behind higher ones. That a lower value
@@ -3918,12 +3924,6 @@ static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpu
         gpusync__ask_for_calls(dev);
 }
 
-/* Whether there is something to do after the unlock, besides dropping references. */
-static bool gpusync__has_more(const gpusync__after *after)
-{
-    return after->woken || after->dirty || after->arms || after->go || after->settled || after->failed || after->calls;
-}
-
 /* Gives the room back of work that never ran. No lock is held. */
 GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
 {
@@ -3939,11 +3939,10 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
     if (dev->stirred.next->work)
         gpusync__go_on(dev, after);
-    bool more = gpusync__has_more(after);
-    if (more)
+    if (after->more)
         GPUSYNC__ADD(&dev->refs, 1);
     gpusync__unlock(dev);
-    if (more) {
+    if (after->more) {
         gpusync__work_off(dev, after);
         gpusync__device_unref(dev);
     }
@@ -3985,6 +3984,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
         w->failure = told.failure;
         w->error = error;
         after->failed = dev->log ? w : NULL;
+        after->more = true;
     }
     if (gpusync__is_loss(told.failure))
         gpusync__lose(dev, told.failure, now, after);
@@ -5527,7 +5527,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     bool holds = result == GPUSYNC_OK && w->state == GPUSYNC__HELD;
     if (result == GPUSYNC_OK)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
-    bool moves = !plain && (dev->stirred.next->work || after.dead || gpusync__has_more(&after));
+    bool moves = !plain && (dev->stirred.next->work || after.dead || after.more);
     gpusync__unlock(dev);
     if (goes)
         gpusync__send_work(dev, w);
