@@ -5323,6 +5323,52 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     return w ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
+/* -- command buffers that were made elsewhere */
+
+/* Whether this is the class of a command buffer of the queue's kind. One of the other kind answers other messages. */
+GPUSYNC__APART bool gpusync__learn(gpusync_queue *q, void *cls)
+{
+    bool metal4 = gpusync__class_responds(cls, gpusync__sel.beginCommandBuffer);
+    if (metal4 == q->metal4)
+        __atomic_store_n(&q->known, cls, __ATOMIC_RELAXED);
+    return metal4 == q->metal4;
+}
+
+/* Whether this is a command buffer of the queue's kind. */
+static inline bool gpusync__fits(gpusync_queue *q, void *buffer)
+{
+    void *cls = gpusync__class_of(buffer);
+    return cls == __atomic_load_n(&q->known, __ATOMIC_RELAXED) || gpusync__learn(q, cls);
+}
+
+/* Whether a command buffer that was made elsewhere is of this queue. */
+static inline gpusync_result gpusync__check_foreign(gpusync_queue *q, void *buffer)
+{
+    if (!gpusync__fits(q, buffer))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    if (q->metal4)
+        return GPUSYNC_OK; /* one of Metal 4 is of no queue */
+    void *pool = gpusync__pool_push();
+    bool ours = gpusync__send_id(buffer, gpusync__sel.commandQueue) == q->metal;
+    gpusync__pool_pop(pool);
+    return ours ? GPUSYNC_OK : GPUSYNC_ERROR_WRONG_QUEUE;
+}
+
+/* New work for a command buffer that was made elsewhere. NULL: *result tells why not. The caller counts its room: Metal
+   has counted the buffer already. */
+static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync_result *result)
+{
+    *result = gpusync__check_foreign(q, buffer);
+    gpusync__work *w = *result == GPUSYNC_OK ? gpusync__work_new(q, 1) : NULL;
+    if (!w) {
+        *result = *result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : *result;
+        return NULL;
+    }
+    w->buffers[0] = gpusync__retain(buffer);
+    w->count = w->room = 1;
+    return w;
+}
+
 /* -- entering a queue */
 
 /* Whether a signal rises: above what was sent, the work's signals before it, and what the work waits for. */
@@ -5471,20 +5517,11 @@ static void gpusync__part(gpusync__work *w, gpusync__after *after)
     gpusync__unlist_links(w, true, after);
 }
 
-/* Finds out which work is to enter, and whether its queue takes it. Under both locks. */
-static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work **work, const void *buffer, bool enqueued,
-                                         gpusync__callback *c, uint64_t now, gpusync__after *after)
+/* Enters work, if its queue takes it. open: it was open. Under both locks. */
+static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, bool open, gpusync__callback *c,
+                                         uint64_t now, gpusync__after *after)
 {
-    gpusync__work *open = *work ? NULL : gpusync__find_open(q, buffer);
-    gpusync__work *w = *work = open ? open : *work;
-    if (!w)
-        return GPUSYNC_NOT_READY;
-    gpusync_result result = GPUSYNC_OK;
-    w->enqueued |= enqueued;
-    if (w->submitted)
-        result = gpusync__join(w);
-    else if (buffer && !open && gpusync__is_held(q, buffer))
-        result = GPUSYNC_ERROR_ALREADY_COMMITTED;
+    gpusync_result result = w->submitted ? gpusync__join(w) : GPUSYNC_OK;
     if (result == GPUSYNC_OK)
         result = gpusync__accept(q, w);
     if (result == GPUSYNC_OK)
@@ -5510,24 +5547,39 @@ GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, const gpusyn
 }
 
 /* Has work enter its queue: it gets a ticket, and Metal gets the work, if nothing holds it back. w NULL: the open work
-   of the buffer; NOT_READY: there is none. c: called at its end. After OK the queue has the caller's reference. */
-static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const void *buffer, bool enqueued,
+   of the buffer, or new work for it. c: called at its end. After OK the queue has the caller's reference. */
+static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *buffer, bool enqueued,
                                      gpusync__callback *c, gpusync_ticket *ticket)
 {
     gpusync_device *dev = q->target.device;
     gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__work *foreign = NULL;
+    gpusync_result result = GPUSYNC_OK;
     uint64_t now = gpusync_now_ns();
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
-    gpusync_result result = gpusync__try_enter(q, &w, buffer, enqueued, c, now, &after);
-    bool goes = result == GPUSYNC_OK && w->state == GPUSYNC__SENT;
-    if (ticket && result == GPUSYNC_OK) /* before a callback of it may run */
-        *ticket = (gpusync_ticket)w->ticket;
+    bool open = !w && (w = gpusync__find_open(q, buffer)) != NULL;
+    if (!w && gpusync__is_held(q, buffer)) {
+        result = GPUSYNC_ERROR_ALREADY_COMMITTED;
+    } else if (!w) {
+        gpusync__unlock(dev);
+        w = foreign = gpusync__foreign(q, buffer, &result);
+        gpusync__lock(dev);
+        q->room += w != NULL; /* it is never refused for want of room */
+    }
+    if (w) {
+        w->enqueued |= enqueued;
+        result = gpusync__try_enter(q, w, open, c, now, &after);
+    }
+    bool enters = result == GPUSYNC_OK;
+    bool goes = enters && w->state == GPUSYNC__SENT;
+    bool holds = enters && w->state == GPUSYNC__HELD;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
-    bool holds = result == GPUSYNC_OK && w->state == GPUSYNC__HELD;
-    if (result == GPUSYNC_OK)
-        GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     bool moves = !plain && (dev->stirred.next->work || after.dead || after.more);
+    if (enters)
+        GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
+    if (ticket && enters)          /* before a callback of it may run */
+        *ticket = (gpusync_ticket)w->ticket;
     gpusync__unlock(dev);
     if (goes)
         gpusync__send_work(dev, w);
@@ -5535,76 +5587,17 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, const v
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-    if (dev->trace && result == GPUSYNC_OK)
+    if (dev->trace && enters)
         gpusync__trace_entry(dev, w, holds, now);
     if (missed || moves) {
         gpusync__lock(dev);
         gpusync__finish(dev, &after);
     }
-    if (result == GPUSYNC_OK)
+    if (enters)
         gpusync__work_unref(w);
+    else if (foreign)
+        gpusync__drop(foreign);
     return result;
-}
-
-/* Whether this is the class of a command buffer of the queue's kind. One of the other kind answers other messages. */
-GPUSYNC__APART bool gpusync__learn(gpusync_queue *q, void *cls)
-{
-    bool metal4 = gpusync__class_responds(cls, gpusync__sel.beginCommandBuffer);
-    if (metal4 == q->metal4)
-        __atomic_store_n(&q->known, cls, __ATOMIC_RELAXED);
-    return metal4 == q->metal4;
-}
-
-/* Whether this is a command buffer of the queue's kind. */
-static inline bool gpusync__fits(gpusync_queue *q, void *buffer)
-{
-    void *cls = gpusync__class_of(buffer);
-    return cls == __atomic_load_n(&q->known, __ATOMIC_RELAXED) || gpusync__learn(q, cls);
-}
-
-/* Whether a command buffer that was made elsewhere is of this queue. */
-static inline gpusync_result gpusync__check_foreign(gpusync_queue *q, void *buffer)
-{
-    if (!gpusync__fits(q, buffer))
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    if (q->metal4)
-        return GPUSYNC_OK; /* one of Metal 4 is of no queue */
-    void *pool = gpusync__pool_push();
-    bool ours = gpusync__send_id(buffer, gpusync__sel.commandQueue) == q->metal;
-    gpusync__pool_pop(pool);
-    return ours ? GPUSYNC_OK : GPUSYNC_ERROR_WRONG_QUEUE;
-}
-
-/* New work for a command buffer that was made elsewhere: Metal has counted it, so it is counted, and never refused.
-   NULL: *result tells why not. */
-static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, bool opens, gpusync_result *result)
-{
-    *result = gpusync__check_foreign(q, buffer);
-    gpusync__work *w = *result == GPUSYNC_OK ? gpusync__work_new(q, 1) : NULL;
-    if (!w) {
-        *result = *result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : *result;
-        return NULL;
-    }
-    w->buffers[0] = gpusync__retain(buffer);
-    w->count = w->room = 1;
-    if (opens) { /* for the report, and the trace */
-        void *pool = gpusync__pool_push();
-        gpusync__copy_string(w->label, sizeof w->label, gpusync__send_id(buffer, gpusync__sel.label));
-        gpusync__pool_pop(pool);
-        w->since_ns = gpusync_now_ns();
-    }
-    gpusync__lock(q->target.device);
-    q->room++;
-    *result = opens ? gpusync__refuses(q, true) : GPUSYNC_OK;
-    if (opens && *result == GPUSYNC_OK && gpusync__is_held(q, buffer))
-        *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
-    if (opens && *result == GPUSYNC_OK)
-        gpusync__open(q, w);
-    gpusync__unlock(q->target.device);
-    if (*result == GPUSYNC_OK)
-        return w;
-    gpusync__drop(w);
-    return NULL;
 }
 
 /* Takes room for work of gpusync's own command buffers, and a place for work that has no other. */
@@ -5742,6 +5735,30 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     return result;
 }
 
+/* Opens work for a command buffer that was made elsewhere. NULL: *result tells why not. */
+static gpusync__work *gpusync__open_foreign(gpusync_queue *q, void *buffer, gpusync_result *result)
+{
+    gpusync__work *w = gpusync__foreign(q, buffer, result);
+    if (!w)
+        return NULL;
+    void *pool = gpusync__pool_push();
+    gpusync__copy_string(w->label, sizeof w->label, gpusync__send_id(buffer, gpusync__sel.label));
+    gpusync__pool_pop(pool);
+    w->since_ns = gpusync_now_ns();
+    gpusync__lock(q->target.device);
+    q->room++;
+    *result = gpusync__refuses(q, true);
+    if (*result == GPUSYNC_OK && gpusync__is_held(q, buffer))
+        *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if (*result == GPUSYNC_OK)
+        gpusync__open(q, w);
+    gpusync__unlock(q->target.device);
+    if (*result == GPUSYNC_OK)
+        return w;
+    gpusync__drop(w);
+    return NULL;
+}
+
 /* The open work of a command buffer that is to be encoded into. *opened: by this call. NULL: *result tells why there is
    none. */
 static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *opened, gpusync_result *result)
@@ -5755,7 +5772,7 @@ static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *ope
     if (gpusync__status(buffer) >= GPUSYNC__STATUS_COMMITTED)
         *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     else
-        w = gpusync__foreign(q, buffer, true, result);
+        w = gpusync__open_foreign(q, buffer, result);
     return w;
 }
 
@@ -5948,16 +5965,7 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
     bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
     if (status >= GPUSYNC__STATUS_COMMITTED)
         return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    gpusync_result result = gpusync__enter(queue, NULL, command_buffer, enqueued, NULL, ticket);
-    if (result != GPUSYNC_NOT_READY)
-        return result;
-    gpusync__work *w = gpusync__foreign(queue, command_buffer, false, &result);
-    if (!w)
-        return result;
-    result = gpusync__enter(queue, w, command_buffer, enqueued, NULL, ticket);
-    if (result != GPUSYNC_OK)
-        gpusync__drop(w);
-    return result;
+    return gpusync__enter(queue, NULL, command_buffer, enqueued, NULL, ticket);
 }
 
 /* ----------------------------------------------------------------------------- >>timelines -- */
