@@ -3568,15 +3568,9 @@ GPUSYNC__APART void gpusync__await_signals(gpusync_queue *q, gpusync__work *w)
     gpusync__insert(&q->passed->target.entries, &w->turn);
 }
 
-/* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
-static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
+/* The waits of work that turns SENT are over for the host, and its signals are sent. */
+static __attribute__((noinline)) void gpusync__send_links(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    if (w->state == GPUSYNC__HELD)
-        gpusync__unhold(q, w);
-    w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
-    w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
-    w->since_ns = now;
-    q->sent++;
     for (gpusync__link *link = w->links; link; link = link->next) {
         if (!link->signal)
             gpusync__unlist(&link->entry);
@@ -3587,6 +3581,19 @@ static void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, g
     }
     if (q->metal4)
         gpusync__await_signals(q, w);
+}
+
+/* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
+static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    if (w->state == GPUSYNC__HELD)
+        gpusync__unhold(q, w);
+    w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
+    w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
+    w->since_ns = now;
+    q->sent++;
+    if (w->links)
+        gpusync__send_links(q, w, after);
     if (w->running)
         return;
     gpusync__end(w, 0, after);
@@ -3599,18 +3606,26 @@ static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_ti
     GPUSYNC__WITH(void, void *, uint64_t)(q->metal, sel, t->event, value + t->base);
 }
 
-/* The same with a queue of Metal 4, whose waits and signals are operations of the queue. Behind its signals comes one
-   of the queue's own, and keeps the work until then. Other work may end with the commit, and go. */
-GPUSYNC__APART void gpusync__send_work4(gpusync__work *w, gpusync__handler *h)
+/* Commits command buffer i of work. The last commit may end the work, and free it. */
+static __attribute__((noinline)) void gpusync__send_one(gpusync_device *dev, gpusync__work *w, uint32_t i)
 {
+    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, i};
+    void *buffer = w->buffers[i];
+    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
+    GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
+}
+
+/* Commits work to a queue of Metal 4, whose waits and signals are operations of the queue. Behind its signals comes one
+   of the queue's own, and keeps the work until then. Other work may end with the commit, and go. */
+GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
+{
+    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, w->first};
     const gpusync_queue *q = w->queue;
     uint64_t turn = w->turn.next ? w->turn.number : 0; /* 0: no signals */
-    h->work = w;
-    h->index = w->first;
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->encoded && !link->signal)
             gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->target), link->entry.number);
-    gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, h);
+    gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, &h);
     GPUSYNC__WITH(void, void *const *, unsigned long, void *)
     (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
     for (const gpusync__link *link = turn ? w->links : NULL; link; link = link->next)
@@ -3620,21 +3635,15 @@ GPUSYNC__APART void gpusync__send_work4(gpusync__work *w, gpusync__handler *h)
         gpusync__operate(q, gpusync__sel.signalEvent, q->passed, turn);
 }
 
-/* Commits work that was set out. Under the order lock. The last commit may end the work, and free it. */
-static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
+/* Commits work that was set out. Under the order lock. */
+static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
 {
-    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), NULL, dev, 0};
     if (w->queue->metal4) {
-        gpusync__send_work4(w, &h);
+        gpusync__send_work4(dev, w);
         return;
     }
-    for (uint32_t i = w->passive, count = w->count; i < count; i++) {
-        void *buffer = w->buffers[i];
-        h.work = w;
-        h.index = i;
-        gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
-        GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
-    }
+    for (uint32_t i = w->passive, count = w->count; i < count; i++)
+        gpusync__send_one(dev, w, i);
 }
 
 /* Sends the first held work on the list `ready` that may still go. False: there was none. *traced gets the work, with a
