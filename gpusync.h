@@ -1941,7 +1941,7 @@ typedef struct gpusync__after {
     gpusync__sleeper *woken;        /* to unpark */
     gpusync_timeline *dirty, *arms; /* events to write; to read and ask for */
     gpusync_queue *go;              /* queues with work to send */
-    gpusync__work *dead;            /* to unreference */
+    gpusync__work *dead;            /* to free */
     gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
@@ -2846,7 +2846,9 @@ static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *a
         at = &(*at)->next;
     if ((*at = w->next) == NULL)
         q->end = at;
-    w->next_dead = after->dead;
+    if (GPUSYNC__SUB(&w->refs, 1) != 1)
+        return;
+    w->next_dead = after->dead; /* to free without the lock */
     after->dead = w;
 }
 
@@ -2878,8 +2880,9 @@ static void gpusync__promise(gpusync__link *link)
 static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
 {
     gpusync__work *w = link->entry.work;
+    bool held = w->state == GPUSYNC__HELD; /* other work may go with the signal */
     gpusync__withdraw(link, after);
-    if (w->state != GPUSYNC__HELD)
+    if (!held)
         return;
     gpusync__refuse(w, GPUSYNC_ERROR_NOT_RISING, "the value, or a higher one, was signalled while the work was held");
     gpusync__stir(w);
@@ -3906,7 +3909,7 @@ static void gpusync__drop_dead(gpusync__after *after)
 {
     for (gpusync__work *w; (w = after->dead) != NULL;) {
         after->dead = w->next_dead;
-        gpusync__work_unref(w);
+        gpusync__work_free(w);
     }
 }
 
@@ -4002,26 +4005,6 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
         GPUSYNC_FREE(error);
 }
 
-/* A handler of the work has come, or its block is gone. The caller has the block's reference. */
-static void gpusync__handled(gpusync__work *w, double start, double end, bool came, gpusync__after *after)
-{
-    gpusync_queue *q = w->queue;
-    gpusync_device *dev = q->target.device;
-    uint64_t now = gpusync_now_ns();
-    gpusync__lock(dev);
-    gpusync__note_times(w, start, end);
-    w->running--;
-    w->deaf |= !came;
-    if (w->state == GPUSYNC__SENT && !w->running && !w->deaf) {
-        gpusync__end(w, now, after);
-        gpusync__settle(q, w, after);
-    } else if (!w->running && w->state >= GPUSYNC__SETTLED) {
-        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
-        gpusync__leave(q, w, after);
-    }
-    gpusync__finish(dev, after);
-}
-
 /* For a status that is neither Completed nor Error, and for a feedback of Metal 4. */
 GPUSYNC__APART bool gpusync__has_error(void *source)
 {
@@ -4043,41 +4026,58 @@ static bool gpusync__was_cut(const gpusync__work *w)
     return false;
 }
 
-/* Metal's handler. The status is terminal by then; should it not be, Metal's error decides. A feedback of Metal 4 has
-   no status. */
+/* Reads what Metal's handler tells of a command buffer. The status is terminal by then; should it not be, Metal's error
+   decides. A feedback of Metal 4 has no status. */
+static inline void gpusync__hear(gpusync__work *w, void *source, double *start, double *end, gpusync__after *after)
+{
+    bool metal4 = w->queue->metal4;
+    unsigned long status =
+        metal4 ? 0 : gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
+    *start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
+    *end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
+    if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
+        gpusync__failed(w, source, after);
+    else if (metal4 && gpusync__was_cut(w))
+        gpusync__failed(w, NULL, after);
+    else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
+        gpusync__failed(w, w->buffers[0], after);
+}
+
+/* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
+   the end. */
 static void gpusync__completed(void *block, void *argument)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    uint32_t index = ((const gpusync__handler *)block)->index;
+    double start = 0, end = 0;
     gpusync__work *w = gpusync__take_work(block);
     if (!w)
         return;
-    bool metal4 = w->queue->metal4; /* else the argument is perhaps a wrapper of the command buffer */
-    void *source = metal4 ? argument : w->buffers[index];
-    unsigned long status =
-        metal4 ? 0 : gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
-    double start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
-    double end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
-    if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
-        gpusync__failed(w, source, &after);
-    else if (metal4 && gpusync__was_cut(w))
-        gpusync__failed(w, NULL, &after);
-    else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
-        gpusync__failed(w, w->buffers[0], &after);
-    gpusync__handled(w, start, end, true, &after);
+    gpusync_queue *q = w->queue;
+    gpusync_device *dev = q->target.device;
+    if (argument) /* perhaps a wrapper of the command buffer */
+        gpusync__hear(w, q->metal4 ? argument : w->buffers[((gpusync__handler *)block)->index], &start, &end, &after);
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(dev);
+    gpusync__note_times(w, start, end);
+    w->running--;
+    w->deaf |= !argument;
+    if (w->state == GPUSYNC__SENT && !w->running && !w->deaf) {
+        gpusync__end(w, now, &after);
+        gpusync__settle(q, w, &after);
+    } else if (!w->running && w->state >= GPUSYNC__SETTLED) {
+        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, &after); /* waits for handlers */
+        gpusync__leave(q, w, &after);
+    }
+    gpusync__finish(dev, &after);
     gpusync__work_unref(w);
 }
 
-/* Metal drops the block. If the handler has not run, it never will: a look has to find the end. */
 static void gpusync__handler_dispose(const void *block)
 {
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__work *w = gpusync__take_work(block);
-    if (w) {
-        gpusync__handled(w, 0, 0, false, &after);
-        gpusync__work_unref(w);
-    }
-    gpusync__device_unref(((const gpusync__handler *)block)->device);
+    gpusync__handler *h = (gpusync__handler *)(uintptr_t)block;
+    if (GPUSYNC__LOAD(&h->work))
+        gpusync__completed(h, NULL);
+    gpusync__device_unref(h->device);
 }
 
 /* --------------------------------------------------------------------------------- >>look --
