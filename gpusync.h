@@ -4259,6 +4259,7 @@ typedef struct gpusync__wait {
     uint64_t idle_ns;      /* of ROOM without a limit: since when Metal has no work, as far as is known */
     gpusync_wait_end by;   /* what ended it */
     uint64_t spun_ns;
+    uint64_t woken_ns; /* when it was last unparked; 0: never */
 } gpusync__wait;
 
 #define GPUSYNC__LAST_SLICE_NS 400000000u
@@ -4506,11 +4507,11 @@ static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync_queue *q, uint
 }
 
 /* Spins, at most to the deadline. q: the queue that the wait is for, or NULL. */
-static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_spin *set, uint64_t deadline)
+static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_spin *set, uint64_t now,
+                          uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
-    uint64_t rounds = set ? (uint64_t)set->pause_iterations + set->yield_iterations : 0;
-    uint64_t now = gpusync_now_ns(), next = now;
+    uint64_t rounds = set ? (uint64_t)set->pause_iterations + set->yield_iterations : 0, next = now;
     uint64_t longest = set ? set->max_spin_ns : gpusync__worth(wait, q, now);
     uint64_t until = longest && now < deadline && longest < deadline - now ? now + longest : deadline;
     const uint64_t begun = now;
@@ -4597,7 +4598,6 @@ static void gpusync__sleeper_init(gpusync__sleeper *s, const gpusync_device *dev
     s->taken = 0;
     s->goals = goals;
     s->count = count;
-    s->since_ns = gpusync_now_ns();
     s->deadline_ns = GPUSYNC_FOREVER;
 }
 
@@ -4633,15 +4633,16 @@ static void gpusync__sleeper_end(gpusync__sleeper *s, const gpusync_device *dev)
 
 /* Sleeps until the wait is over. Looks at the whole device now and then, and at the deadline at what it waits for: what
    has ended by then has ended. */
-static bool gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
+static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
     gpusync__sleeper s;
-    uint64_t slice = GPUSYNC__SLICE_NS, now = gpusync_now_ns(), until = now + slice;
+    uint64_t slice = GPUSYNC__SLICE_NS, until = now + slice;
     gpusync__sleeper_init(&s, wait->device, wait->goals, wait->count);
+    s.since_ns = now;
     s.deadline_ns = deadline;
     bool over = false;
-    for (bool last = false; !over && !last; now = gpusync_now_ns()) {
+    for (bool last = false; !over && !last;) {
         last = now >= deadline;
         if (now >= until) {
             gpusync__look_everywhere(wait->device);
@@ -4651,8 +4652,10 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
         if (last)
             gpusync__look_now(wait);
         over = gpusync__prepare(wait, &s, last);
-        if (!over && !last)
-            hooks->park(hooks->user, &s.open, until < deadline ? until : deadline);
+        if (over || last)
+            continue;
+        hooks->park(hooks->user, &s.open, until < deadline ? until : deadline);
+        now = wait->woken_ns = gpusync_now_ns();
     }
     gpusync__sleeper_end(&s, wait->device);
     return over;
@@ -4663,6 +4666,8 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t deadline)
 /* Is this thread in a callback of the device? */
 static __attribute__((noinline)) bool gpusync__in_callback(gpusync_device *dev)
 {
+    if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
+        return false;
     gpusync__lock(dev);
     const gpusync__caller *c = dev->callers;
     while (c && !pthread_equal(c->thread, pthread_self()))
@@ -4693,7 +4698,7 @@ static void gpusync__count_wait(const gpusync__wait *wait, gpusync_queue *q)
 {
     const gpusync__goal *goal = wait->goals;
     bool slept = wait->by == GPUSYNC_ENDED_SLEEP;
-    double now = slept ? (double)gpusync_now_ns() : 0;
+    double now = (double)wait->woken_ns;
     gpusync__lock(wait->device);
     gpusync_stats *stats = q ? &q->stats : &wait->device->stats;
     uint64_t *counts = &stats->waits_inline; /* the next five are in the order of gpusync_wait_end */
@@ -4740,10 +4745,10 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
                  deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
         const gpusync_spin *spin = set ? set : queue ? gpusync__queue_of(t)->spin : dev->spin;
         wait->by = GPUSYNC_ENDED_SPIN;
-        over = gpusync__spin(wait, q, spin, deadline);
+        over = gpusync__spin(wait, q, spin, now, deadline);
         if (!over) {
             wait->by = GPUSYNC_ENDED_SLEEP;
-            over = gpusync__sleep(wait, deadline);
+            over = gpusync__sleep(wait, now + wait->spun_ns, deadline);
         }
     }
     if (!over && !refused && gpusync__look_around(dev)) /* a short wait ends before its first slice */
@@ -4799,7 +4804,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         gpusync__keep(goals[made].target);
         goals[made].handlers = options && options->handlers && !points[made].timeline;
     }
-    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0, GPUSYNC_ENDED_INLINE, 0};
+    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0, GPUSYNC_ENDED_INLINE, 0, 0};
     if (result == GPUSYNC_OK)
         result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
     else
@@ -4823,11 +4828,11 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
     goal.target = t;
     goal.kind = kind;
     goal.number = number;
-    gpusync__wait wait = {t->device, &goal,  1,     1,       GPUSYNC_WAIT_ALL,     GPUSYNC_OK,
-                          NULL,      drains, false, idle_ns, GPUSYNC_ENDED_INLINE, 0};
+    gpusync__wait wait = {
+        t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, idle_ns, GPUSYNC_ENDED_INLINE, 0, 0};
     if (!drains)
         return gpusync__await(&wait, timeout_ns, NULL);
-    gpusync__sleep(&wait, timeout_ns);
+    gpusync__sleep(&wait, gpusync_now_ns(), timeout_ns);
     return wait.result;
 }
 
