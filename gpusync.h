@@ -3209,7 +3209,7 @@ static bool gpusync__has_room(const gpusync_queue *q)
 
 /* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
    so no other thread gets in first, and each place wakes one thread. */
-static void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
+static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     q->room -= w->room;
@@ -3223,7 +3223,7 @@ static void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
 
 /* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, or
    0. */
-static void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
+static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     q->sent -= w->state == GPUSYNC__SENT;
