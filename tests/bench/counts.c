@@ -1,25 +1,52 @@
 /* counts.c - what the calls of gpusync.h cost, in instructions
 
-   Under valgrind --tool=callgrind, which is given the functions to collect (counts.sh does that):
-     counts calls   one dump for each scenario, of the calls alone
-     counts whole   one dump of all that a command buffer's life costs
-
-   The manual clock, so that nothing else runs and every run counts the same. */
-#include <stdlib.h>
+   Under valgrind --tool=callgrind --collect-atstart=no: a dump for each scenario, "NAME TIMES", of what stands in COUNTED
+   and of handlers, which run on a thread of softmetal's. Where a first time makes what is kept there are two dumps. The
+   manual clock, so that nothing else runs and every run counts the same. */
 #include <string.h>
 
+#include <gpusync.h>
 #include <valgrind/callgrind.h>
+
+#if GPUSYNC_VERSION < 500 /* 0.4, beside this version */
+#define gpusync_command_buffer_create(queue, desc, timeout_ns, out) gpusync_command_buffer(queue, desc, out)
+#define gpusync_poll(queue, ticket, times) gpusync_poll(queue, ticket)
+#define gpusync_wait(queue, ticket, timeout_ns, options) gpusync_wait(queue, ticket, timeout_ns)
+#else
+#define gpusync_commit4(queue, work, n, ticket)                                                                       \
+    ((n) == 1 ? gpusync_commit(queue, (work)[0], ticket)                                                              \
+              : gpusync_submit(queue, &(gpusync_submission){.command_buffers = work, .command_buffer_count = n}, ticket))
+#endif
 #include "common.h"
 
 #define REPEAT 50u
 #define SUBMITTED 30u /* in flight at a time */
+#define TOGETHER 8u   /* command buffers of Metal 4 */
+#define POINTS 100u   /* of one wait, for work of so many queues: */
+#define QUEUES 4u
+
+#define COUNTED(...)              \
+    do {                          \
+        CALLGRIND_TOGGLE_COLLECT; \
+        __VA_ARGS__;              \
+        CALLGRIND_TOGGLE_COLLECT; \
+    } while (0)
 
 static gpusync_device *device;
-static gpusync_queue *parked_on; /* a wait of this thread sleeps for its work, which ends in the park hook */
+static gpusync_queue *parked_on[QUEUES]; /* a wait of this thread sleeps for their work, which ends in the park hook */
+
+static void dump(const char *name, unsigned times)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s %u", name, times);
+    CALLGRIND_DUMP_STATS_AT(text);
+}
 
 static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    finish_queue(parked_on);
+    for (unsigned i = 0; i < QUEUES; i++)
+        if (parked_on[i])
+            finish_queue(parked_on[i]);
 }
 
 static void unpark(void *user, gpusync_waiter *waiter)
@@ -30,92 +57,124 @@ static void unpark(void *user, gpusync_waiter *waiter)
 static gpusync_queue *drained_queue(void)
 {
     gpusync_queue *queue = queue_of(device, 4 * REPEAT);
-    unsigned i;
-    for (i = 0; i < REPEAT; i++)
+    for (unsigned i = 0; i < REPEAT; i++)
         ok(gpusync_commit(queue, open_buffer(queue), NULL));
     finish_queue(queue);
     ok(gpusync_wait(queue, GPUSYNC_EVERYTHING, 0, NULL));
+    CALLGRIND_ZERO_STATS;
     return queue;
 }
 
-/* -- commits, polls, handlers ------------------------------------------------------------------------------------- */
+/* -- commits, handlers, polls, waits that need not wait ------------------------------------------------------------ */
 
 static void run_commits(bool foreign)
 {
     gpusync_queue *queue = drained_queue();
-    unsigned i;
-    CALLGRIND_ZERO_STATS;
-    for (i = 0; i < REPEAT; i++) {
+    for (unsigned i = 0; i < REPEAT; i++) {
         void *buffer = foreign ? metal_queue_command_buffer(gpusync_queue_metal(queue)) : open_buffer(queue);
-        ok(gpusync_commit(queue, buffer, NULL));
+        COUNTED(ok(gpusync_commit(queue, buffer, NULL)));
         if (foreign)
             metal_release(buffer);
     }
-    CALLGRIND_DUMP_STATS_AT(foreign ? "commit_foreign" : "commit");
-    CALLGRIND_ZERO_STATS;
+    dump(foreign ? "commit_foreign" : "commit", REPEAT);
     finish_queue(queue);
-    CALLGRIND_DUMP_STATS_AT(foreign ? "handler_foreign" : "handler");
+    dump(foreign ? "handler_foreign" : "handler", REPEAT);
     must(gpusync_in_flight(queue) == 0, "all handlers have run");
     ok(gpusync_queue_destroy(queue));
 }
 
-static void run_polls(void)
+static void run_commits4(unsigned together, const char *name)
 {
-    gpusync_queue *queue = drained_queue();
-    gpusync_ticket ticket;
-    unsigned i;
-    ok(gpusync_commit(queue, open_buffer(queue), &ticket));
-    for (i = 0; i <= REPEAT; i++) {
-        if (i == 1) /* the first one binds symbols and caches */
+    gpusync_queue_desc desc = {.max_command_buffer_count = 2 * REPEAT * TOGETHER, .metal4 = true};
+    void *metal = gpusync_device_metal(device);
+    void *allocator = metal4_allocator_new(metal);
+    gpusync_queue *queue;
+    ok(gpusync_queue_create(device, &desc, &queue));
+    for (unsigned i = 0; i <= REPEAT; i++) {
+        void *work[TOGETHER];
+        for (unsigned k = 0; k < together; k++) {
+            work[k] = metal4_buffer_new(metal);
+            metal4_begin(work[k], allocator);
+            metal4_end(work[k]);
+        }
+        if (i == 1) /* the first one makes what stays */
             CALLGRIND_ZERO_STATS;
-        must(gpusync_poll(queue, ticket, NULL) == GPUSYNC_NOT_READY, "the work runs");
+        COUNTED(ok(gpusync_commit4(queue, work, together, NULL)));
+        for (unsigned k = 0; k < together; k++)
+            metal_release(work[k]);
     }
-    CALLGRIND_DUMP_STATS_AT("poll");
+    dump(name, REPEAT);
     finish_queue(queue);
     ok(gpusync_queue_destroy(queue));
+    metal_release(allocator);
 }
 
-/* -- submissions: one command buffer between a value that work of another queue signals, and a signal ------------- */
-
-__attribute__((noinline)) void count_submit(gpusync_queue *queue, const gpusync_submission *submission);
-void count_submit(gpusync_queue *queue, const gpusync_submission *submission)
+static void run_looks(void)
 {
-    ok(gpusync_submit(queue, submission, NULL));
+    gpusync_queue *queue = drained_queue();
+    gpusync_timeline *timeline;
+    gpusync_ticket ticket;
+    ok(gpusync_timeline_create(device, NULL, &timeline));
+    ok(gpusync_timeline_signal(timeline, 1));
+    for (unsigned i = 0; i < REPEAT; i++)
+        COUNTED(ok(gpusync_wait(queue, REPEAT, GPUSYNC_FOREVER, NULL)));
+    dump("wait_ticket", REPEAT);
+    for (unsigned i = 0; i < REPEAT; i++)
+        COUNTED(ok(gpusync_wait(queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL)));
+    dump("wait_everything", REPEAT);
+    for (unsigned i = 0; i < REPEAT; i++)
+        COUNTED(ok(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL)));
+    dump("wait_value", REPEAT);
+    ok(gpusync_commit(queue, open_buffer(queue), &ticket));
+    for (unsigned i = 0; i <= REPEAT; i++) {
+        if (i == 1) /* the first one binds symbols and caches */
+            CALLGRIND_ZERO_STATS;
+        COUNTED(must(gpusync_poll(queue, ticket, NULL) == GPUSYNC_NOT_READY, "the work runs"));
+    }
+    dump("poll", REPEAT);
+    finish_queue(queue);
+    ok(gpusync_queue_destroy(queue));
+    ok(gpusync_timeline_destroy(timeline));
 }
 
-static void run_submissions(void)
+/* -- work between a value that work of another queue signals, and a signal ----------------------------------------- */
+
+static void submit(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
+{
+    gpusync_submission submission = {
+        .waits = wait, .wait_count = wait != NULL, .command_buffers = &work, .command_buffer_count = work != NULL,
+        .signals = signal, .signal_count = 1,
+    };
+    ok(gpusync_submit(queue, &submission, NULL));
+}
+
+static void encode(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
+{
+    ok(gpusync_encode_wait(queue, work, *wait));
+    ok(gpusync_encode_signal(queue, work, *signal));
+    ok(gpusync_commit(queue, work, NULL));
+}
+
+static void run_submissions(bool encoded)
 {
     gpusync_queue *producer = queue_of(device, 4 * REPEAT);
     gpusync_queue *consumer = queue_of(device, 4 * REPEAT);
     gpusync_timeline *before;
     gpusync_timeline *after;
     uint64_t value = 0;
-    unsigned round;
-    unsigned i;
     ok(gpusync_timeline_create(device, NULL, &before));
     ok(gpusync_timeline_create(device, NULL, &after));
-    for (round = 0; round < 2; round++) { /* the first one makes room */
+    for (unsigned round = 0; round < 2; round++) {
         CALLGRIND_ZERO_STATS;
-        for (i = 0; i < SUBMITTED; i++) {
+        for (unsigned i = 0; i < SUBMITTED; i++) {
             gpusync_point wait = gpusync_at_value(before, ++value);
             gpusync_point signal = gpusync_at_value(after, value);
             void *work = open_buffer(consumer);
-            gpusync_submission submission;
-            memset(&submission, 0, sizeof submission);
-            submission.signals = &wait;
-            submission.signal_count = 1;
-            ok(gpusync_submit(producer, &submission, NULL));
-            memset(&submission, 0, sizeof submission);
-            submission.waits = &wait;
-            submission.wait_count = 1;
-            submission.command_buffers = &work;
-            submission.command_buffer_count = 1;
-            submission.signals = &signal;
-            submission.signal_count = 1;
-            count_submit(consumer, &submission);
+            submit(producer, NULL, NULL, &wait);
+            COUNTED((encoded ? encode : submit)(consumer, &wait, work, &signal));
             must(metal_status(work) >= 2, "the work is sent, not held");
         }
-        CALLGRIND_DUMP_STATS_AT(round ? "submit" : "warm");
+        dump(encoded ? "encode" : "submit", SUBMITTED);
         finish_queue(producer);
         finish_queue(consumer);
     }
@@ -126,47 +185,76 @@ static void run_submissions(void)
     ok(gpusync_timeline_destroy(after));
 }
 
-/* -- a whole life: made, committed, ended by its handler, waited for asleep. The park hook of the wait has the work
-   end, on this thread: so no count hangs on how threads meet. --------------------------------------------------- */
+/* -- waits that sleep: the park hook has the work end, on this thread, so no count hangs on how threads meet ------- */
 
+/* A whole life: made, committed, ended by its handler, waited for. */
 static void run_whole(void)
 {
-    unsigned i;
-    parked_on = drained_queue();
-    for (i = 0; i < 2 * REPEAT; i++) {
+    parked_on[0] = drained_queue();
+    for (unsigned i = 0; i < 2 * REPEAT; i++) {
         gpusync_ticket ticket;
         if (i == REPEAT) /* the first ones make waiters */
             CALLGRIND_ZERO_STATS;
-        ok(gpusync_commit(parked_on, open_buffer(parked_on), &ticket));
-        ok(gpusync_wait(parked_on, ticket, GPUSYNC_FOREVER, NULL));
+        COUNTED(ok(gpusync_commit(parked_on[0], open_buffer(parked_on[0]), &ticket));
+                ok(gpusync_wait(parked_on[0], ticket, GPUSYNC_FOREVER, NULL)));
     }
-    CALLGRIND_DUMP_STATS_AT("whole");
-    ok(gpusync_queue_destroy(parked_on));
+    dump("whole", REPEAT);
+    ok(gpusync_queue_destroy(parked_on[0]));
+    parked_on[0] = NULL;
 }
 
-int main(int argc, char **argv)
+/* Tickets and values by turns; asleep: values alone. The last value of each timeline is signalled by work. */
+static void run_many(const char *name, bool ended, bool asleep)
 {
-    gpusync_spin none;
-    gpusync_hooks hooks;
-    gpusync_device_desc desc;
+    gpusync_timeline *timelines[QUEUES];
+    for (unsigned k = 0; k < QUEUES; k++) {
+        parked_on[k] = drained_queue();
+        ok(gpusync_timeline_create(device, NULL, &timelines[k]));
+    }
+    for (unsigned round = 0; round < 2; round++) {
+        gpusync_point points[POINTS];
+        for (unsigned k = 0; k < QUEUES; k++) {
+            gpusync_point last = gpusync_at_value(timelines[k], (round + 1) * POINTS);
+            submit(parked_on[k], NULL, open_buffer(parked_on[k]), &last);
+        }
+        for (unsigned i = 0; i < POINTS; i++)
+            points[i] = asleep || i / QUEUES % 2 ? gpusync_at_value(timelines[i % QUEUES], round * POINTS + i + 1)
+                                                 : gpusync_at_ticket(parked_on[i % QUEUES], REPEAT + 1 + round);
+        if (ended)
+            park(NULL, NULL, 0);
+        CALLGRIND_ZERO_STATS;
+        COUNTED(must(gpusync_wait_many(points, POINTS, GPUSYNC_WAIT_ALL, asleep ? GPUSYNC_FOREVER : 0, NULL, NULL) ==
+                         (ended || asleep ? GPUSYNC_OK : GPUSYNC_TIMEOUT),
+                     name));
+        dump(name, POINTS);
+        park(NULL, NULL, 0);
+    }
+    for (unsigned k = 0; k < QUEUES; k++) {
+        ok(gpusync_queue_destroy(parked_on[k]));
+        ok(gpusync_timeline_destroy(timelines[k]));
+        parked_on[k] = NULL;
+    }
+}
+
+int main(void)
+{
+    static const gpusync_spin none;
+    gpusync_hooks hooks = {.park = park, .unpark = unpark};
+    gpusync_device_desc desc = {.hooks = &hooks, .spin = &none};
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
-    memset(&none, 0, sizeof none);
-    memset(&hooks, 0, sizeof hooks);
-    memset(&desc, 0, sizeof desc);
-    hooks.park = park;
-    hooks.unpark = unpark;
-    desc.hooks = &hooks;
-    desc.spin = &none;
     ok(gpusync_device_create(&desc, &device));
-    if (argc > 1 && strcmp(argv[1], "whole") == 0) {
-        run_whole();
-    } else {
-        run_commits(false);
-        run_commits(true);
-        run_polls();
-        run_submissions();
-    }
+    run_commits(false);
+    run_commits(true);
+    run_commits4(1, "commit4");
+    run_commits4(TOGETHER, "submit4");
+    run_looks();
+    run_submissions(false);
+    run_submissions(true);
+    run_whole();
+    run_many("many_ended", true, false);
+    run_many("many_unmet", false, false);
+    run_many("many_asleep", false, true);
     ok(gpusync_device_destroy(device));
     return 0;
 }
