@@ -115,8 +115,8 @@ row "wait for a ticket that has ended" wait_ticket 29
 row "wait for everything, idle" wait_everything 32
 row "wait for a value that is reached" wait_value 18
 row "wait_many, ended, for a point" many_ended 193
-row "wait_many, unmet, for a point" many_unmet 384
-row "wait_many, asleep, for a point" many_asleep 706
+row "wait_many, unmet, for a point" many_unmet 320
+row "wait_many, asleep, for a point" many_asleep 591
 row "submit with a wait and a signal" submit 1750
 row "both encoded, commit" encode 1284
 row "made, committed, waited for asleep" whole 2650
