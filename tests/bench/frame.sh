@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# frame.sh - what gpusync takes of a frame, and of threads that commit, on a Metal that costs nothing
+#
+#   make bench-frame
+#
+# frame.c has a Metal of its own, of a few instructions and without threads. A frame makes a command buffer, commits
+# it and waits for it: the work has ended when it is waited for, or the wait sleeps, and it ends in the park hook.
+# Behind these rows threads commit and do not wait; 9 works behind its commit, work ends on the thread that makes the
+# next buffer of its queue. A commit message takes the time that a row names: gpusync has the order lock meanwhile.
+#   by hand  a completed handler counts under a mutex, and signals a condition variable
+#   0.4      that header, for comparison; its maintainers ask for 1.6 (ended) and 1.15 (sleeps) times its cycles, and
+#            for 0.80 and 0.95 of its commits with 2 threads, 2 queues, 1 us and 5 us
+#   0.5      gpusync.h, and at the right how long a frame holds the device's lock, of a build that measures it
+# Each way has its turn in each round. Prints medians with quartiles, and the ratio by round with its range. Figures are
+# of this machine and its load: compare columns. A row fails when a result is wrong, never by a time. Ends with one line
+# "N passed, N failed".
+#
+# OLD     a gpusync.h of 0.4; default: that of the history, if there is one; else the column is empty
+# ROUNDS  default 31, a third of it for the rows of threads: less than a minute
+# CC, BUILD: see common.sh
+
+SOFTMETAL_LINK=-lpthread # none of it is here
+# shellcheck source=tests/bench/common.sh
+. "$(dirname "$0")/common.sh"
+[ "$(uname -sm)" = "Linux x86_64" ] || broken "Linux on x86-64 only: one objc_msgSend returns numbers of both kinds"
+
+# way NAME HEADER-DIRECTORY OPTION...: an object in which only run_NAME is visible, as each has its own objc_msgSend
+way() {
+    local object=$build/$1.o
+    compile "$2" "$object" "$here/frame.c" -c "-DWAY=run_$1" "${@:3}"
+    objcopy --keep-global-symbol="run_$1" "$object" || broken "objcopy failed"
+    objects+=("$object")
+}
+
+objects=() old=$build/0.4
+mkdir "$old"
+if [ -n "${OLD:-}" ]; then
+    cp "$OLD" "$old/gpusync.h" || broken "OLD=$OLD: no such file"
+elif ! git -C "$top" show 'a6ecf9b^:gpusync.h' >"$old/gpusync.h" 2>/dev/null; then
+    old=''
+fi
+way hand "$top" -DBY_HAND
+[ -z "$old" ] || way old "$old"
+way new "$top"
+way lock "$top" -DHELD=1
+compile "$top" "$build/frame" "$here/frame.c" "${objects[@]}"
+echo "$($cc --version | head -n 1) -O2, $(uname -sm), $(getconf _NPROCESSORS_ONLN) processors"
+exec "$build/frame" ${ROUNDS:+"$ROUNDS"}
