@@ -1790,7 +1790,7 @@ struct gpusync_queue {
     gpusync_timeline *passed; /* of Metal 4: how much work with signals, in the order of sending, has made them */
     void *known;              /* the class of a command buffer that fits the queue. Atomic */
     uint64_t bad;             /* the highest ticket that failed. Read without the lock */
-    bool untold;              /* no wait for everything has told of some failure. Read without the lock */
+    bool untold;              /* a failure sticks, or no wait for everything has told of one. Read without the lock */
     /* A thread had work to send, and found the order lock taken: its holder looks once more after its unlock. Atomic */
     bool missed;
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
@@ -4408,7 +4408,7 @@ static void gpusync__tell(const gpusync__wait *wait)
             q->dropped_told = q->asked;
         if (q->dropped_untold <= goal->number)
             q->dropped_untold = 0;
-        if (q->bad <= goal->number)
+        if (q->bad <= goal->number && !q->sticks)
             GPUSYNC__STORE(&q->untold, false);
     }
 }
@@ -4837,13 +4837,19 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
 }
 
 /* Whether the ticket has ended well, and nothing is to be told: loads alone. */
-static bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticket)
+static inline bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticket)
 {
     if (!gpusync_is_done(q, ticket)) /* first: the record comes before `completed` */
         return false;
     if (ticket == GPUSYNC_EVERYTHING)
-        return !GPUSYNC__LOAD(&q->untold) && !(GPUSYNC__LOAD(&q->target.alert) & GPUSYNC__STUCK);
-    return ticket <= 0 || (uint64_t)ticket > GPUSYNC__LOAD(&q->bad);
+        return !GPUSYNC__LOAD(&q->untold);
+    return (uint64_t)ticket - 1 >= GPUSYNC__LOAD(&q->bad); /* 0 and below, too */
+}
+
+static inline bool gpusync__point_is_well(const gpusync_point *p)
+{
+    return p->timeline ? GPUSYNC__LOAD(&p->timeline->target.head.completed) >= p->value
+                       : gpusync__is_well(p->queue, p->ticket);
 }
 
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
@@ -4915,11 +4921,14 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         *which = count;
     bool valid = (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && (count ? points != NULL : how != GPUSYNC_WAIT_ANY);
     gpusync_device *dev = valid && count ? gpusync__device_of(points) : NULL;
-    for (size_t i = 0; i < count && valid; i++)
+    bool well = how != GPUSYNC_WAIT_ANY && !(options && options->handlers);
+    for (size_t i = 0; i < count && valid; i++) {
         valid = dev && gpusync__device_of(&points[i]) == dev;
+        well = well && valid && gpusync__point_is_well(&points[i]);
+    }
     if (!valid)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    if (!count)
+    if (!count || well)
         return GPUSYNC_OK;
     return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which, false);
 }
