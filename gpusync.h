@@ -4413,13 +4413,29 @@ static void gpusync__tell(const gpusync__wait *wait)
     }
 }
 
+/* Whether a goal has not been looked at, though it notes when its wait begins. */
+static inline bool gpusync__is_new(const gpusync__goal *goal)
+{
+    return goal->kind && !goal->begun;
+}
+
+/* Whether a check of the goal may tell more than that it is open: loads alone. */
+static inline bool gpusync__may_end(const gpusync__wait *wait, const gpusync__goal *goal)
+{
+    const gpusync__target *t = goal->target;
+    /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
+    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number || gpusync__is_new(goal) ||
+           GPUSYNC__LOAD(&wait->device->lost);
+}
+
 /* Whether the wait is over. Under the lock. */
 static bool gpusync__check(gpusync__wait *wait)
 {
     bool ends = wait->how != GPUSYNC_WAIT_ALL && wait->which < wait->count, all = true;
     for (size_t i = 0; i < wait->count && !ends; i++) {
-        ends = !wait->goals[i].over && gpusync__check_goal(wait, i);
-        all = all && wait->goals[i].over;
+        const gpusync__goal *goal = &wait->goals[i];
+        ends = !goal->over && gpusync__may_end(wait, goal) && gpusync__check_goal(wait, i);
+        all = all && goal->over;
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
     if (over)
@@ -4427,19 +4443,18 @@ static bool gpusync__check(gpusync__wait *wait)
     return over;
 }
 
-/* Checks the wait. soon: if loads say that it may be over, two for each goal. */
-static bool gpusync__check_now(gpusync__wait *wait, bool soon)
+/* Checks the wait, if loads say that it may be over; first: or that any goal may be, or is new. */
+static bool gpusync__check_now(gpusync__wait *wait, bool first)
 {
-    bool any = false, all = true;
+    bool any = false, all = true, fresh = false;
     for (size_t i = 0; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->goals[i];
-        const gpusync__target *t = goal->target;
-        /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
-        bool may = goal->over || GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number;
+        bool may = goal->over || gpusync__may_end(wait, goal);
         any |= may;
         all = all && may;
+        fresh |= gpusync__is_new(goal);
     }
-    if (soon && !GPUSYNC__LOAD(&wait->device->lost) && !(wait->how == GPUSYNC_WAIT_ALL ? all : any))
+    if (!fresh && !(wait->how == GPUSYNC_WAIT_ALL && !first ? all : any))
         return false;
     gpusync__lock(wait->device);
     bool over = gpusync__check(wait);
@@ -4478,7 +4493,7 @@ static bool gpusync__look_now(gpusync__wait *wait)
 {
     for (size_t i = 0; i < wait->count; i++)
         gpusync__look_at(&wait->goals[i]);
-    return gpusync__check_now(wait, true);
+    return gpusync__check_now(wait, false);
 }
 
 /* -- the spin */
@@ -4523,7 +4538,7 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
             GPUSYNC__PAUSE();
         else
             hooks->yield(hooks->user);
-        over = gpusync__check_now(wait, true);
+        over = gpusync__check_now(wait, false);
         now = gpusync_now_ns();
         if (over || now < next)
             continue;
@@ -4731,10 +4746,9 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     gpusync__target *t = wait->goals->target;
     bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
     gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
-    bool plain = wait->count == 1 && wait->goals->kind == GPUSYNC__NUMBER; /* others note when they began */
     if (dev->trace)
         gpusync__trace(dev, GPUSYNC_TRACE_WAIT_BEGIN, wait->count == 1 ? t : NULL, wait->goals->number, "", 0);
-    bool over = gpusync__check_now(wait, plain);
+    bool over = gpusync__check_now(wait, true);
     if (!over) {
         wait->by = GPUSYNC_ENDED_STATUS;
         over = gpusync__look_now(wait);
