@@ -4801,6 +4801,14 @@ static gpusync_result gpusync__goal_of(const gpusync_point *point, bool everythi
     return GPUSYNC_OK;
 }
 
+/* The device of a point. NULL: it names nothing. */
+static gpusync_device *gpusync__device_of(const gpusync_point *point)
+{
+    if (point->timeline)
+        return point->timeline->target.device;
+    return point->queue ? point->queue->target.device : NULL;
+}
+
 /* Waits for points of one device. skips: see gpusync__wait. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for how, uint64_t timeout_ns,
@@ -4830,6 +4838,15 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     if (goals != few)
         GPUSYNC_FREE(goals);
     return result;
+}
+
+/* Waits for one point, which may name nothing. */
+static gpusync_result gpusync__wait_point(gpusync_point point, uint64_t timeout_ns, const gpusync_wait_options *options)
+{
+    gpusync_device *dev = gpusync__device_of(&point);
+    if (!dev)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    return gpusync__wait_points(dev, &point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
 }
 
 /* A wait of the library's own for one thing of a target, to which the caller has a reference. drains: of a destroy. */
@@ -4871,8 +4888,7 @@ GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket tic
 {
     if (queue && gpusync__is_well(queue, ticket) && !(options && options->handlers))
         return GPUSYNC_OK;
-    const gpusync_point point = gpusync_at_ticket(queue, ticket);
-    return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
+    return gpusync__wait_point(gpusync_at_ticket(queue, ticket), timeout_ns, options);
 }
 
 /* How a ticket of a queue, or everything up to one, stands. */
@@ -4918,14 +4934,6 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     bool runs = !ended && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number;
     gpusync_result result = runs ? GPUSYNC_NOT_READY : gpusync__ask(queue, &goal, times);
     return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
-}
-
-/* The device of a point. NULL: it names nothing. */
-static gpusync_device *gpusync__device_of(const gpusync_point *point)
-{
-    if (point->timeline)
-        return point->timeline->target.device;
-    return point->queue ? point->queue->target.device : NULL;
 }
 
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
@@ -6184,8 +6192,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
 {
     if (timeline && GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
         return GPUSYNC_OK;
-    const gpusync_point point = gpusync_at_value(timeline, value);
-    return gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
+    return gpusync__wait_point(gpusync_at_value(timeline, value), timeout_ns, options);
 }
 
 /* ------------------------------------------------------------------------------- >>destroy --
