@@ -1,6 +1,6 @@
 /* frame.c - what a frame costs on a Metal that costs nothing: see frame.sh
 
-   Compiled once for each way, with WAY as the name of the function that it has, and once as the program (no WAY). */
+   Compiled once for each way, with WAY as the name of the function that it has, and once as the program, without. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -11,21 +11,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FRAMES 2000u     /* of a round of ENDED and SLEEPS */
-#define COMMITS_US 12000 /* of a round of COMMITS */
-#define THREADS_MOST 16u
-
-typedef enum kind { ENDED, SLEEPS, COMMITS } kind;
+#define FRAMES 2000u    /* of a round of ENDED and SLEEPS: short, so that most rounds see nothing of other programs */
+#define COMMITS_US 2000 /* of a round of COMMITS */
+#define MOST 16u        /* threads, and queues */
 
 typedef struct row {
-    const char *name;
-    kind kind;
-    unsigned threads, queues, message_us; /* message_us: what the commit message takes */
+    enum { ENDED, SLEEPS, COMMITS } kind;
+    unsigned threads, queues, message_us; /* message_us: what a commit message takes */
 } row;
 
 typedef struct figures {
-    double cost, held, holds; /* cycles a frame, or commits a second; of the device's lock, a frame */
-    const char *wrong;        /* the first wrong result, or NULL */
+    double cost, held; /* cycles a frame, or thousand commits a second; cycles in the device's lock, a frame */
+    const char *wrong; /* the last wrong result, or NULL */
 } figures;
 
 typedef figures way(const row *row, double cycles_a_us);
@@ -36,39 +33,21 @@ static inline uint64_t cycles(void)
 }
 
 #ifdef WAY
-/* -- Metal and its runtime, as far as they are needed. Nothing here takes time but a commit, if it is to. ---------- */
+/* -- Metal, as far as it is needed. Nothing takes time but a commit message, if it is to --------------------------- */
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
 
-#define ROOM 64u  /* command buffers of a queue */
-#define AHEAD 8u  /* how many run at a time where nothing ends them earlier */
-#define KEEP __attribute__((noinline)) /* a message is a call, as in a program */
-
+#define ROOM 64u /* command buffers of a queue */
+#define AHEAD 8u /* so many run before the making of a buffer ends one */
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define STORE(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
 #define ADD(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
 
-#ifndef HELD
-#define HELD 0
-#endif
-
-static double a_us; /* cycles in a us */
-static uint64_t message_cycles, held, holds; /* held, holds: of the device's lock, if HELD */
-
-/* The counter and some arithmetic, as on a Mac: virtual machines may take ten times as long. */
-int clock_gettime(clockid_t which, struct timespec *now)
-{
-    uint64_t ns = (uint64_t)((double)cycles() / a_us * 1e3);
-    now->tv_sec = (time_t)(ns / 1000000000u);
-    now->tv_nsec = (long)(ns % 1000000000u);
-    return 0;
-}
-
 typedef struct block {
     void *isa;
     int flags, reserved;
-    void (*invoke)(void *self, void *buffer);
+    void (*invoke)(struct block *self, void *buffer);
     const struct descriptor {
         uintptr_t reserved, size;
         void (*copy)(void *to, const void *from), (*dispose)(const void *self);
@@ -77,38 +56,29 @@ typedef struct block {
 } block;
 enum { HAS_COPY = 1 << 25, IS_GLOBAL = 1 << 28 };
 
-typedef struct object {
-    uint32_t refs;
-    bool is_queue;
-} object;
-
 typedef struct buffer {
-    object object; /* without references it is free */
+    uint32_t refs; /* first in each object. A command buffer without references is free */
     uint32_t status;
     struct metal_queue *queue;
     block *handler, copy;
 } buffer;
 
 typedef struct metal_queue {
-    object object;
+    uint32_t refs, made, sent, ended; /* counts of command buffers, modulo 2^32 */
+    bool ends;                        /* a thread calls handlers: one at a time, in order */
     buffer buffers[ROOM];
     buffer *committed[ROOM]; /* number n at n % ROOM */
-    uint32_t made, sent, ended; /* counts, modulo 2^32 */
-    bool ends;                  /* a thread calls handlers: one at a time, in order */
 } metal_queue;
 
-static object the_device = {1, false};
+static metal_queue metal_queues[MOST], *sleeps_on; /* the work of sleeps_on ends when a wait sleeps */
+static uint32_t queue_count, started, the_device;
+static uint64_t sleeps, message_cycles, held; /* held: in the device's lock, if HELD */
+static double a_us;                           /* cycles in a us */
 void *_NSConcreteStackBlock[32], *_NSConcreteGlobalBlock[32];
 
-KEEP void *objc_retain(object *o)
+__attribute__((noinline)) void objc_release(uint32_t *refs)
 {
-    if (o) ADD(&o->refs, 1);
-    return o;
-}
-
-KEEP void objc_release(object *o)
-{
-    if (o && ADD(&o->refs, -1u) == 1 && o->is_queue) free(o);
+    if (refs) ADD(refs, -1u);
 }
 
 /* Has the oldest work end, at most `most`, while more than `ahead` run. */
@@ -123,10 +93,10 @@ static void end_some(metal_queue *q, uint32_t ahead, uint32_t most)
             STORE(&b->status, 4);
             b->handler->invoke(b->handler, b);
             if (b->handler->flags & HAS_COPY) b->handler->descriptor->dispose(b->handler);
-            objc_release(&b->object);
+            objc_release(&b->refs);
         }
         STORE(&q->ends, false);
-        if (!b) return;
+        if (!b) return; /* counted, but not there yet */
     }
 }
 
@@ -134,93 +104,62 @@ static void end_some(metal_queue *q, uint32_t ahead, uint32_t most)
 static buffer *make_buffer(metal_queue *q)
 {
     buffer *b = &q->buffers[ADD(&q->made, 1) % ROOM];
-    uint32_t none = 0;
     end_some(q, AHEAD, 2);
-    while (!__atomic_compare_exchange_n(&b->object.refs, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+    for (uint32_t none = 0; !__atomic_compare_exchange_n(&b->refs, &none, 1, false, __ATOMIC_SEQ_CST, 0); none = 0) {
         sched_yield();
         end_some(q, 0, 1);
-        none = 0;
     }
     b->queue = q;
     b->status = 0;
-    b->handler = NULL;
     return b;
 }
 
 static void add_handler(buffer *b, block *given)
 {
-    if (b->handler || given->descriptor->size > sizeof *given) abort();
     b->handler = given;
     if (given->flags & IS_GLOBAL) return;
+    if (given->descriptor->size > sizeof b->copy) abort();
     b->handler = memcpy(&b->copy, given, sizeof b->copy);
     if (given->flags & HAS_COPY) given->descriptor->copy(&b->copy, given);
 }
 
 static void commit(buffer *b)
 {
-    metal_queue *q = b->queue;
     for (uint64_t from = cycles(); message_cycles && cycles() - from < message_cycles;) __builtin_ia32_pause();
     STORE(&b->status, 2);
-    STORE(&q->committed[ADD(&q->sent, 1) % ROOM], b);
+    STORE(&b->queue->committed[ADD(&b->queue->sent, 1) % ROOM], b);
 }
 
-/* Selectors are small numbers. To the others nothing answers. */
-enum { NEW_QUEUE = 1, MAKE, ADD_HANDLER, COMMIT, STATUS, START, END, QUEUE, SELECTORS };
-
-KEEP void *sel_registerName(const char *name)
-{
-    static const char *const names[SELECTORS] = {
-        "", "newCommandQueueWithMaxCommandBufferCount:", "commandBuffer", "addCompletedHandler:", "commit", "status",
-        "GPUStartTime", "GPUEndTime", "commandQueue"};
-    for (uintptr_t k = 1; k < SELECTORS; k++)
-        if (strcmp(name, names[k]) == 0) return (void *)k;
-    return NULL;
-}
-
-/* By the ABI of x86-64 the word is in rax and the number in xmm0: so this is a function of either result. */
+/* By the ABI of x86-64 the word is in rax, the number in xmm0: so one function is of either result. */
 typedef struct answer {
     uintptr_t word;
     double number;
 } answer;
 
-KEEP answer objc_msgSend(void *self, uintptr_t selector, void *argument)
+/* The other selectors are NULL. */
+enum { NEW_QUEUE = 1, MAKE, ADD_HANDLER, COMMIT, STATUS, START, END, SELECTORS };
+
+__attribute__((noinline)) answer objc_msgSend(void *self, uintptr_t selector, void *argument)
 {
-    metal_queue *made;
     switch (self ? selector : 0) {
+    case NEW_QUEUE: return (answer){(uintptr_t)&metal_queues[queue_count++], 0};
     case MAKE: return (answer){(uintptr_t)make_buffer(self), 0};
     case ADD_HANDLER: add_handler(self, argument); break;
     case COMMIT: commit(self); break;
     case STATUS: return (answer){LOAD(&((buffer *)self)->status), 0};
     case START: return (answer){0, 1e-6};
     case END: return (answer){0, (double)cycles() / a_us / 1e6};
-    case QUEUE: return (answer){(uintptr_t)((buffer *)self)->queue, 0};
-    case NEW_QUEUE:
-        made = calloc(1, sizeof *made);
-        made->object = (object){1, true};
-        return (answer){(uintptr_t)made, 0};
     }
     return (answer){0, 0};
 }
-
-KEEP void *objc_autoreleasePoolPush(void)
-{
-    return &the_device;
-}
-
-KEEP void objc_autoreleasePoolPop(void *pool)
-{
-}
-
-/* -- the ways: each has a lane for a Metal queue, sends a frame, and waits for it ---------------------------------- */
-
-static metal_queue *sleeps_on; /* its work ends when a wait for it sleeps */
-static uint64_t sleeps;
 
 static void sleep_once(void)
 {
     sleeps++;
     end_some(sleeps_on, 0, ROOM);
 }
+
+/* -- the ways ------------------------------------------------------------------------------------------------------ */
 
 #ifdef BY_HAND
 typedef struct lane {
@@ -230,22 +169,19 @@ typedef struct lane {
     uint64_t sent, completed;
 } lane;
 
-static void count_one(void *self, void *buffer)
+static void count_one(block *self, void *buffer)
 {
-    lane *l = ((block *)self)->captured[0];
+    lane *l = self->captured[0];
     pthread_mutex_lock(&l->lock);
     l->completed++;
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
 }
 
-static lane *open_lane(void)
+static void open_lane(lane *l)
 {
-    lane *l = calloc(1, sizeof *l);
-    l->metal = (void *)objc_msgSend(&the_device, NEW_QUEUE, NULL).word;
-    pthread_mutex_init(&l->lock, NULL);
+    *l = (lane){(void *)objc_msgSend(&the_device, NEW_QUEUE, NULL).word, .lock = PTHREAD_MUTEX_INITIALIZER};
     pthread_cond_init(&l->changed, NULL);
-    return l;
 }
 
 static uint64_t send_frame(lane *l)
@@ -261,7 +197,7 @@ static uint64_t send_frame(lane *l)
 static void wait_for(lane *l, uint64_t number)
 {
     pthread_mutex_lock(&l->lock);
-    while (l->completed < number) { /* pthread_cond_wait, if it did not sleep */
+    while (l->completed < number) { /* here stands pthread_cond_wait */
         pthread_mutex_unlock(&l->lock);
         sleep_once();
         pthread_mutex_lock(&l->lock);
@@ -270,26 +206,17 @@ static void wait_for(lane *l, uint64_t number)
 }
 
 /* Returns how many have ended. */
-static uint64_t close_lane(lane *l, uint64_t last)
+static uint64_t close_lane(lane *l)
 {
-    uint64_t count = l->completed;
-    objc_release(&l->metal->object);
-    free(l);
-    return count;
+    return l->completed;
 }
+
 #else
-/* Apple's locks, and what else makes a device. Only 0.4 dispatches here: a timer for looks at what was lost. */
-
-static uint32_t *watched; /* the device's lock */
+#ifndef HELD
+#define HELD 0
+#endif
 static uint64_t held_from;
-
-void os_unfair_lock_lock(uint32_t *lock)
-{
-    uint32_t seen = 0;
-    if (!__atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-        while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE)) syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL);
-    if (HELD && lock == watched) held_from = cycles();
-}
+static uint32_t *watched; /* the device's lock */
 
 bool os_unfair_lock_trylock(uint32_t *lock)
 {
@@ -297,182 +224,201 @@ bool os_unfair_lock_trylock(uint32_t *lock)
     return __atomic_compare_exchange_n(lock, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
+/* As Apple's it does not spin. 2: a thread may be asleep. */
+void os_unfair_lock_lock(uint32_t *lock)
+{
+    if (!os_unfair_lock_trylock(lock))
+        while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE)) syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL);
+    if (HELD && lock == watched) held_from = cycles();
+}
+
 void os_unfair_lock_unlock(uint32_t *lock)
 {
-    uint64_t took = HELD && lock == watched ? cycles() - held_from : 0;
-    if (took && took < 10000) { /* else the thread lost its processor meanwhile */
-        held += took;
-        holds++;
+    if (HELD && lock == watched) {
+        uint64_t now = cycles(), took = now - held_from, own = cycles() - now; /* own: what the counter itself takes */
+        if (took > own && took < 10000) held += took - own; /* else the thread lost its processor meanwhile */
     }
     if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2) syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1);
 }
 
-KEEP void *objc_getClass(const char *name) { return NULL; }
-KEEP void *object_getClass(void *o) { return o; }
-KEEP signed char class_respondsToSelector(void *class, void *selector) { return selector != NULL; }
-void *MTLCreateSystemDefaultDevice(void) { return objc_retain(&the_device); }
+/* The counter and some arithmetic, as on a Mac: in a virtual machine the system's may take ten times as long. */
+int clock_gettime(clockid_t which, struct timespec *now)
+{
+    uint64_t ns = (uint64_t)((double)cycles() / a_us * 1e3);
+    now->tv_sec = (time_t)(ns / 1000000000u);
+    now->tv_nsec = (long)(ns % 1000000000u);
+    return 0;
+}
+
+void *sel_registerName(const char *name)
+{
+    static const char *const names[SELECTORS] = {"", "newCommandQueueWithMaxCommandBufferCount:", "commandBuffer",
+        "addCompletedHandler:", "commit", "status", "GPUStartTime", "GPUEndTime"};
+    uintptr_t k = SELECTORS - 1;
+    while (k && strcmp(name, names[k])) k--;
+    return (void *)k;
+}
+
+/* Dispatched is nothing here but a timer of 0.4's, for looks at what was lost. */
+void *objc_retain(uint32_t *refs) { return refs ? ADD(refs, 1), refs : NULL; }
+void *objc_autoreleasePoolPush(void) { return &the_device; }
+void objc_autoreleasePoolPop(void *pool) {}
+void *objc_getClass(const char *name) { return NULL; }
+void *object_getClass(void *object) { return object; }
+signed char class_respondsToSelector(void *class, void *selector) { return selector != NULL; }
+void *MTLCreateSystemDefaultDevice(void) { return &the_device; }
 void *dispatch_queue_create(const char *label, void *attributes) { return &the_device; }
 void *dispatch_queue_attr_make_with_qos_class(void *attributes, unsigned qos, int priority) { return NULL; }
 void dispatch_async_f(void *queue, void *context, void (*fn)(void *)) { abort(); }
+void dispatch_after_f(uint64_t when, void *queue, void *context, void (*fn)(void *)) {}
 uint64_t dispatch_time(uint64_t when, int64_t delta) { return 0; }
 void dispatch_retain(void *queue) {}
 void dispatch_release(void *queue) {}
-void dispatch_after_f(uint64_t when, void *queue, void *context, void (*fn)(void *)) {}
 
 #define GPUSYNC_IMPLEMENTATION
 #include <gpusync.h>
-
-#define ok(call) do { if ((call) != GPUSYNC_OK) puts("frame: failed: " #call), exit(1); } while (0)
-
-#if GPUSYNC_VERSION < 500 /* 0.4 */
-#define MAKE_BUFFER(queue, buffer) gpusync_command_buffer(queue, NULL, buffer)
-#define WAIT(queue, ticket) gpusync_wait(queue, ticket, GPUSYNC_FOREVER)
-#define STATS(queue, stats) gpusync_get_stats(queue, stats)
-#else
-#define MAKE_BUFFER(queue, buffer) gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, buffer)
-#define WAIT(queue, ticket) gpusync_wait(queue, ticket, GPUSYNC_FOREVER, NULL)
-#define STATS(queue, stats) gpusync_device_get_stats(the_gpusync_device, queue, stats)
+#if GPUSYNC_VERSION < 500
+#define gpusync_command_buffer_create(queue, desc, timeout, buffer) gpusync_command_buffer(queue, desc, buffer)
+#define gpusync_wait(queue, ticket, timeout, options) gpusync_wait(queue, ticket, timeout)
+#define gpusync_device_get_stats(device, queue, stats) gpusync_get_stats(queue, stats)
 #endif
+#define ok(call) ((call) == GPUSYNC_OK ? (void)0 : (puts("frame: failed: " #call), exit(1)))
 
 typedef struct lane {
     metal_queue *metal;
     gpusync_queue *queue;
 } lane;
 
-static gpusync_device *the_gpusync_device;
+static gpusync_device *device;
 
 static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     sleep_once();
 }
 
-static void unpark(void *user, gpusync_waiter *waiter)
-{
-}
+static void unpark(void *user, gpusync_waiter *waiter) {}
 
-static lane *open_lane(void)
+static void open_lane(lane *l)
 {
     static const gpusync_spin none;
     static const gpusync_hooks hooks = {.park = park, .unpark = unpark};
     const gpusync_device_desc desc = {.hooks = &hooks, .spin = &none};
-    const gpusync_queue_desc roomy = {.max_command_buffer_count = 2 * ROOM}; /* Metal's own room is less */
-    lane *l = calloc(1, sizeof *l);
-    if (!the_gpusync_device) ok(gpusync_device_create(&desc, &the_gpusync_device));
+    const gpusync_queue_desc roomy = {.max_command_buffer_count = 2 * ROOM}; /* Metal's own room comes first */
+    if (!device) ok(gpusync_device_create(&desc, &device));
 #if HELD
-    watched = &the_gpusync_device->lock.word;
+    watched = &device->lock.word;
 #endif
-    ok(gpusync_queue_create(the_gpusync_device, &roomy, &l->queue));
+    ok(gpusync_queue_create(device, &roomy, &l->queue));
     l->metal = gpusync_queue_metal(l->queue);
-    return l;
 }
 
 static uint64_t send_frame(lane *l)
 {
     gpusync_ticket ticket;
     void *b;
-    ok(MAKE_BUFFER(l->queue, &b));
+    ok(gpusync_command_buffer_create(l->queue, NULL, GPUSYNC_FOREVER, &b));
     ok(gpusync_commit(l->queue, b, &ticket));
     return ticket;
 }
 
 static void wait_for(lane *l, uint64_t ticket)
 {
-    ok(WAIT(l->queue, ticket));
+    ok(gpusync_wait(l->queue, ticket, GPUSYNC_FOREVER, NULL));
 }
 
-static uint64_t close_lane(lane *l, uint64_t last)
+static uint64_t close_lane(lane *l)
 {
     gpusync_stats stats;
-    bool done = gpusync_is_done(l->queue, last) && gpusync_in_flight(l->queue) == 0;
-    ok(STATS(l->queue, &stats));
+    ok(gpusync_device_get_stats(device, l->queue, &stats));
+    bool done = gpusync_is_done(l->queue, stats.commits) && gpusync_in_flight(l->queue) == 0 && stats.failures == 0;
     ok(gpusync_queue_destroy(l->queue));
-    free(l);
-    return done && stats.failures == 0 && stats.commits == last ? stats.completions : 0;
+    return done ? stats.completions : 0;
 }
 #endif
 
-/* -- a row --------------------------------------------------------------------------------------------------------- */
-
 typedef struct runner {
+    const row *row;
     lane *lane;
+    uint64_t count, last, from, end;
+    unsigned processor;
     pthread_t thread;
-    uint64_t count, last, until;
 } runner;
 
-static void *commit_on(void *of)
+static void *run_frames(void *of)
 {
     runner *r = of;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(r->processor, &own);
+    if (r->row->kind == COMMITS) sched_setaffinity(0, sizeof own, &own); /* short threads do not spread by themselves */
+    ADD(&started, 1);
+    while (LOAD(&started) < r->row->threads) sched_yield();
+    r->from = cycles();
     do
-        for (unsigned i = 0; i < 8; i++, r->count++) r->last = send_frame(r->lane);
-    while ((int64_t)(cycles() - r->until) < 0);
+        for (unsigned i = 0; i < 8; i++) {
+            r->last = send_frame(r->lane);
+            if (r->row->kind == ENDED) end_some(r->lane->metal, 0, ROOM);
+            if (r->row->kind != COMMITS) wait_for(r->lane, r->last);
+            r->count++;
+        }
+    while (r->row->kind == COMMITS ? (double)(cycles() - r->from) < COMMITS_US * a_us : r->count < FRAMES);
+    r->end = cycles();
     return NULL;
-}
-
-static void wait_on(runner *r, kind kind, unsigned frames)
-{
-    metal_queue *q = r->lane->metal;
-    sleeps_on = q;
-    for (unsigned i = 0; i < frames; i++, r->count++) {
-        r->last = send_frame(r->lane);
-        if (kind == ENDED) end_some(q, 0, ROOM);
-        wait_for(r->lane, r->last);
-    }
 }
 
 figures WAY(const row *row, double cycles_a_us)
 {
-    runner runners[THREADS_MOST] = {{0}};
-    lane *lanes[THREADS_MOST];
-    figures f = {0};
-    uint64_t from, last[THREADS_MOST] = {0}, count[THREADS_MOST] = {0}, all = 0;
+    lane lanes[MOST];
+    runner runners[MOST] = {{0}};
+    figures f = {0, 0, NULL};
+    uint64_t all = 0, from = UINT64_MAX, end = 0;
     a_us = cycles_a_us;
     message_cycles = (uint64_t)(row->message_us * a_us);
-    for (unsigned k = 0; k < row->queues; k++) lanes[k] = open_lane();
-    for (unsigned k = 0; k < row->threads; k++) runners[k].lane = lanes[k % row->queues];
-    if (row->kind != COMMITS) {
-        wait_on(&runners[0], row->kind, 2 * ROOM);
-        sleeps = 0;
-        from = cycles();
-        wait_on(&runners[0], row->kind, FRAMES);
-        f.cost = (double)(cycles() - from) / FRAMES;
-        if (sleeps != (row->kind == SLEEPS ? FRAMES : 0)) f.wrong = "a wait did not sleep, or slept";
-    } else {
-        held = holds = 0;
-        from = cycles();
-        for (unsigned k = 0; k < row->threads; k++) runners[k].until = from + (uint64_t)(COMMITS_US * a_us);
-        for (unsigned k = 1; k < row->threads; k++)
-            if (pthread_create(&runners[k].thread, NULL, commit_on, &runners[k])) abort();
-        commit_on(&runners[0]);
-        for (unsigned k = 1; k < row->threads; k++) pthread_join(runners[k].thread, NULL);
-        f.cost = (double)(cycles() - from) / a_us;
-    }
+    memset(metal_queues, 0, sizeof metal_queues);
+    queue_count = 0;
+    for (unsigned k = 0; k < row->queues; k++) open_lane(&lanes[k]);
+    sleeps_on = lanes[0].metal;
+    for (unsigned k = 0; k < row->threads; k++)
+        runners[k] = (runner){row, &lanes[k % row->queues], .processor = k % (unsigned)sysconf(_SC_NPROCESSORS_ONLN)};
+    if (row->kind != COMMITS) run_frames(&(runner){row, &lanes[0], .count = FRAMES - ROOM}); /* makes memory */
+    sleeps = held = started = 0;
+    if (row->kind != COMMITS) run_frames(&runners[0]);
+    for (unsigned k = 0; k < row->threads && row->kind == COMMITS; k++)
+        if (pthread_create(&runners[k].thread, NULL, run_frames, &runners[k])) abort();
+    for (unsigned k = 0; k < row->threads && row->kind == COMMITS; k++) pthread_join(runners[k].thread, NULL);
     for (unsigned k = 0; k < row->threads; k++) {
-        unsigned at = k % row->queues;
         all += runners[k].count;
-        count[at] += runners[k].count;
-        if (last[at] < runners[k].last) last[at] = runners[k].last;
+        if (from > runners[k].from) from = runners[k].from;
+        if (end < runners[k].end) end = runners[k].end;
     }
-    if (row->kind == COMMITS) f.cost = (double)all / f.cost * 1e3;
+    f.cost = (double)(end - from) / (double)all;
+    if (row->kind == COMMITS) f.cost = a_us * 1e3 / f.cost;
     f.held = (double)held / (double)all;
-    f.holds = (double)holds / (double)all;
+    if (sleeps != (row->kind == SLEEPS ? all : 0)) f.wrong = "a wait did not sleep, or another did";
     for (unsigned k = 0; k < row->queues; k++) {
-        while (lanes[k]->metal->ended != lanes[k]->metal->sent) end_some(lanes[k]->metal, 0, ROOM);
-        if (last[k] != count[k]) f.wrong = "the last number is not the count of the frames";
-        if (close_lane(lanes[k], last[k]) != count[k]) f.wrong = "not all frames have ended well";
+        uint64_t last = 0, count = row->kind == COMMITS ? 0 : ROOM;
+        for (unsigned i = k; i < row->threads; i += row->queues) {
+            count += runners[i].count;
+            if (last < runners[i].last) last = runners[i].last;
+        }
+        end_some(lanes[k].metal, 0, ROOM);
+        if (last != count) f.wrong = "the last number is not that of the last frame";
+        if (close_lane(&lanes[k]) != count) f.wrong = "not every frame has ended well";
     }
     return f;
 }
 
 #else
-/* -- the program: the rows, each way in turn, and what they took --------------------------------------------------- */
+/* -- the program: each row, by each way in turn -------------------------------------------------------------------- */
 
 enum { HAND, OLD, NEW, LOCK, WAYS };
 way run_hand, run_new, run_lock;
 extern way run_old __attribute__((weak)); /* there if the script has found 0.4 */
 static way *ways[WAYS] = {run_hand, NULL, run_new, run_lock};
+static double cycles_a_us;
 
-#define ROUNDS_MOST 900u
-static figures samples[WAYS][ROUNDS_MOST];
+#define ROUNDS_MOST 1000u
+static double costs[WAYS][ROUNDS_MOST], ratios[ROUNDS_MOST], held[ROUNDS_MOST];
 
 static int compare(const void *a, const void *b)
 {
@@ -480,82 +426,71 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Prints the median of some figures, with quartiles or, of a ratio, the range. */
-static void print(double *of, unsigned count, const char *format, unsigned low, unsigned high)
+/* Prints a median with quartiles. */
+static void print(double *of, unsigned count, int digits)
 {
     char text[64];
     qsort(of, count, sizeof *of, compare);
-    snprintf(text, sizeof text, format, of[count / 2], of[low], of[high]);
-    printf(" | %-22s", text);
+    double low = of[count / 4], median = of[count / 2], high = of[count * 3 / 4];
+    snprintf(text, sizeof text, "%.*f (%.*f-%.*f)", digits, median, digits, low, digits, high);
+    printf(" | %-20s", median > 0 ? text : "-");
 }
 
-static bool run(const row *row, unsigned rounds, double cycles_a_us, double own)
+static bool run(const char *name, row row, unsigned rounds)
 {
-    double sorted[ROUNDS_MOST];
     const char *wrong = NULL;
-    unsigned count = row->kind == COMMITS ? WAYS : LOCK;
-    for (unsigned round = 0; round < rounds; round++)
+    unsigned count = row.kind == COMMITS ? WAYS : LOCK;
+    for (unsigned round = 0; round < rounds; round++) {
         for (unsigned k = 0; k < count; k++) {
             unsigned at = (k + round) % count;
-            if (!ways[at]) continue;
-            samples[at][round] = ways[at](row, cycles_a_us);
-            if (samples[at][round].wrong) wrong = samples[at][round].wrong;
+            figures f = ways[at] ? ways[at](&row, cycles_a_us) : (figures){0, 0, NULL};
+            if (f.wrong) wrong = f.wrong;
+            costs[at][round] = f.cost;
+            if (at == LOCK) held[round] = f.held;
         }
-    printf("%-28s", row->name);
-    for (unsigned k = 0; k <= NEW; k++) {
-        for (unsigned round = 0; round < rounds; round++) sorted[round] = samples[k][round].cost;
-        if (ways[k]) print(sorted, rounds, "%.0f (%.0f-%.0f)", rounds / 4, rounds * 3 / 4);
-        else printf(" | %-22s", "-");
+        ratios[round] = ways[OLD] ? costs[NEW][round] / costs[OLD][round] : 0;
     }
-    for (unsigned round = 0; round < rounds; round++)
-        sorted[round] = ways[OLD] ? samples[NEW][round].cost / samples[OLD][round].cost : 0;
-    print(sorted, rounds, "%.2f (%.2f-%.2f)", 0, rounds - 1);
-    for (unsigned round = 0; round < rounds && row->kind == COMMITS; round++)
-        sorted[round] = samples[LOCK][round].held - own * samples[LOCK][round].holds;
-    if (row->kind == COMMITS) print(sorted, rounds, "%.0f (%.0f-%.0f)", rounds / 4, rounds * 3 / 4);
-    printf("  %s%s\n", wrong ? "FAILED: " : "ok", wrong ? wrong : "");
+    printf("%-26s", name);
+    for (unsigned k = 0; k <= NEW; k++) print(costs[k], rounds, 0);
+    print(ratios, rounds, 2);
+    printf(" | %4.2f-%-7.2f", ratios[0], ratios[rounds - 1]);
+    print(held, rounds, 0);
+    printf(" %s%s\n", wrong ? "FAILED: " : "ok", wrong ? wrong : "");
     fflush(stdout);
     return !wrong;
 }
 
 static void print_head(const char *what, const char *last)
 {
-    printf("\n%-28s | %-22s | %-22s | %-22s | %-22s%s\n", what, "by hand", "0.4", "0.5", "0.5 / 0.4 (range)", last);
+    printf("\n%-26s | %-20s | %-20s | %-20s | %-20s | %-12s | %s\n", what, "by hand", "0.4", "0.5",
+           "0.5 / 0.4, by round", "range", last);
 }
 
 int main(int argc, char **argv)
 {
-    static const row frames[] = {{"ended when waited for", ENDED, 1, 1, 0}, {"sleeps", SLEEPS, 1, 1, 0}};
-    static const unsigned messages[] = {0, 1, 5, 20};
+    const unsigned messages[] = {0, 1, 5, 20}, most = sysconf(_SC_NPROCESSORS_ONLN) >= (long)MOST ? MOST : 8;
     const unsigned rounds = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 31;
-    const unsigned most = sysconf(_SC_NPROCESSORS_ONLN) >= (long)THREADS_MOST ? THREADS_MOST : 8;
     unsigned passed = 0, all = 2;
     struct timespec a, b, pause = {0, 50000000};
-    double cycles_a_us, own = 0;
     uint64_t from = cycles();
-    if (rounds < 1 || rounds > ROUNDS_MOST / 3) return puts("frame: ROUNDS is from 1 to 300"), 1;
-    ways[OLD] = run_old;
+    if (rounds < 1 || rounds > ROUNDS_MOST / 3) return puts("frame: ROUNDS is from 1 to 333"), 1;
     clock_gettime(CLOCK_MONOTONIC, &a);
     nanosleep(&pause, NULL);
     clock_gettime(CLOCK_MONOTONIC, &b);
     cycles_a_us = (double)(cycles() - from);
     cycles_a_us /= (double)(b.tv_sec - a.tv_sec) * 1e6 + (double)(b.tv_nsec - a.tv_nsec) / 1e3;
-    for (unsigned k = 0; k < 1000; k++) {
-        from = cycles();
-        own += (double)(cycles() - from) / 1000;
-    }
-    printf("%u rounds, %.0f cycles in a us\n", rounds, cycles_a_us);
+    ways[OLD] = run_old;
+    printf("%.0f cycles in a us, %u rounds, of the first two rows %u\n", cycles_a_us, rounds, 3 * rounds);
     print_head("cycles a frame", "");
-    for (unsigned k = 0; k < 2; k++) passed += run(&frames[k], 3 * rounds, cycles_a_us, own);
-    print_head("thousand commits a second", " | 0.5: cycles in the device's lock");
+    passed += run("ended when waited for", (row){ENDED, 1, 1, 0}, 3 * rounds);
+    passed += run("sleeps", (row){SLEEPS, 1, 1, 0}, 3 * rounds);
+    print_head("thousand commits a second", "0.5: cycles in the device's lock, a commit");
     for (unsigned threads = 1; threads <= most; threads *= 2)
-        for (unsigned queues = threads; queues; queues = queues > 1 ? 1 : 0)
+        for (unsigned queues = threads; queues; queues = queues > 1)
             for (unsigned k = 0; k < sizeof messages / sizeof *messages; k++, all++) {
                 char name[64];
-                row r = {name, COMMITS, threads, queues, messages[k]};
-                snprintf(name, sizeof name, "%u thread%s, %u queue%s, %u us", threads, threads > 1 ? "s" : "", queues,
-                         queues > 1 ? "s" : "", messages[k]);
-                passed += run(&r, (rounds + 2) / 3, cycles_a_us, own);
+                snprintf(name, sizeof name, "threads %u, queues %u, %u us", threads, queues, messages[k]);
+                passed += run(name, (row){COMMITS, threads, queues, messages[k]}, rounds);
             }
     printf("%u passed, %u failed\n", passed, all - passed);
     return passed != all;

@@ -5,18 +5,18 @@
 #
 # frame.c has a Metal of its own, of a few instructions and without threads. A frame makes a command buffer, commits
 # it and waits for it: the work has ended when it is waited for, or the wait sleeps, and it ends in the park hook.
-# Behind these rows threads commit and do not wait; 9 works behind its commit, work ends on the thread that makes the
-# next buffer of its queue. A commit message takes the time that a row names: gpusync has the order lock meanwhile.
+# Then threads commit and do not wait. While more than 8 works run, a thread that makes another command buffer has one
+# end. A commit message takes the time that a row names: gpusync has the queue's order lock meanwhile.
 #   by hand  a completed handler counts under a mutex, and signals a condition variable
 #   0.4      that header, for comparison; its maintainers ask for 1.6 (ended) and 1.15 (sleeps) times its cycles, and
 #            for 0.80 and 0.95 of its commits with 2 threads, 2 queues, 1 us and 5 us
-#   0.5      gpusync.h, and at the right how long a frame holds the device's lock, of a build that measures it
-# Each way has its turn in each round. Prints medians with quartiles, and the ratio by round with its range. Figures are
-# of this machine and its load: compare columns. A row fails when a result is wrong, never by a time. Ends with one line
-# "N passed, N failed".
+#   0.5      gpusync.h. At the right: how long it holds the device's lock, in a build that measures that
+# Each way has its turn in each round. Prints medians with quartiles, and the ratio by round, with its range too. The
+# figures are of this machine and its load: on a busy one trust the ratios, and those of few threads. A row fails when a
+# result is wrong, never by a time. Ends with one line "N passed, N failed".
 #
 # OLD     a gpusync.h of 0.4; default: that of the history, if there is one; else the column is empty
-# ROUNDS  default 31, a third of it for the rows of threads: less than a minute
+# ROUNDS  of the rows of threads, default 31; the first two have three times as many. All take some 30 s
 # CC, BUILD: see common.sh
 
 SOFTMETAL_LINK=-lpthread # none of it is here
@@ -27,7 +27,7 @@ SOFTMETAL_LINK=-lpthread # none of it is here
 # way NAME HEADER-DIRECTORY OPTION...: an object in which only run_NAME is visible, as each has its own objc_msgSend
 way() {
     local object=$build/$1.o
-    compile "$2" "$object" "$here/frame.c" -c "-DWAY=run_$1" "${@:3}"
+    compile "$2" "$object" "$here/frame.c" -c "-DWAY=run_$1" -Wno-unused-command-line-argument "${@:3}"
     objcopy --keep-global-symbol="run_$1" "$object" || broken "objcopy failed"
     objects+=("$object")
 }
