@@ -40,6 +40,7 @@ static inline uint64_t cycles(void)
 
 #define ROOM 64u /* command buffers of a queue */
 #define AHEAD 8u /* so many run before the making of a buffer ends one */
+#define APART _Alignas(128) /* threads share none of its cache lines */
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define STORE(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
 #define ADD(p, n) __atomic_fetch_add(p, n, __ATOMIC_SEQ_CST)
@@ -64,8 +65,8 @@ typedef struct buffer {
 } buffer;
 
 typedef struct metal_queue {
-    uint32_t refs, made, sent, ended; /* counts of command buffers, modulo 2^32 */
-    bool ends;                        /* a thread calls handlers: one at a time, in order */
+    APART uint32_t refs, made, sent, ended; /* counts of command buffers, modulo 2^32 */
+    bool ends;                              /* a thread calls handlers: one at a time, in order */
     buffer buffers[ROOM];
     buffer *committed[ROOM]; /* number n at n % ROOM */
 } metal_queue;
@@ -163,7 +164,7 @@ static void sleep_once(void)
 
 #ifdef BY_HAND
 typedef struct lane {
-    metal_queue *metal;
+    APART metal_queue *metal;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t sent, completed;
@@ -216,6 +217,14 @@ static uint64_t close_lane(lane *l)
 #define HELD 0
 #endif
 static uint64_t held_from;
+
+/* Behind all instructions before it. */
+static uint64_t cycles_now(void)
+{
+    __builtin_ia32_lfence();
+    return cycles();
+}
+
 static uint32_t *watched; /* the device's lock */
 
 bool os_unfair_lock_trylock(uint32_t *lock)
@@ -229,13 +238,13 @@ void os_unfair_lock_lock(uint32_t *lock)
 {
     if (!os_unfair_lock_trylock(lock))
         while (__atomic_exchange_n(lock, 2, __ATOMIC_ACQUIRE)) syscall(SYS_futex, lock, FUTEX_WAIT_PRIVATE, 2, NULL);
-    if (HELD && lock == watched) held_from = cycles();
+    if (HELD && lock == watched) held_from = cycles_now();
 }
 
 void os_unfair_lock_unlock(uint32_t *lock)
 {
     if (HELD && lock == watched) {
-        uint64_t now = cycles(), took = now - held_from, own = cycles() - now; /* own: what the counter itself takes */
+        uint64_t now = cycles_now(), took = now - held_from, own = cycles_now() - now; /* own: what reading it takes */
         if (took > own && took < 10000) held += took - own; /* else the thread lost its processor meanwhile */
     }
     if (__atomic_exchange_n(lock, 0, __ATOMIC_RELEASE) == 2) syscall(SYS_futex, lock, FUTEX_WAKE_PRIVATE, 1);
@@ -285,7 +294,7 @@ void dispatch_release(void *queue) {}
 #define ok(call) ((call) == GPUSYNC_OK ? (void)0 : (puts("frame: failed: " #call), exit(1)))
 
 typedef struct lane {
-    metal_queue *metal;
+    APART metal_queue *metal;
     gpusync_queue *queue;
 } lane;
 
@@ -337,7 +346,7 @@ static uint64_t close_lane(lane *l)
 #endif
 
 typedef struct runner {
-    const row *row;
+    APART const row *row;
     lane *lane;
     uint64_t count, last, from, end;
     unsigned processor;
