@@ -1,154 +1,178 @@
 /* counts.c - what the calls of gpusync.h cost, in instructions
 
-   Under valgrind --tool=callgrind --collect-atstart=no: a dump for each scenario, "NAME TIMES", of what stands in COUNTED
-   and of handlers, which run on a thread of softmetal's. Where a first time makes what is kept there are two dumps. The
-   manual clock, so that nothing else runs and every run counts the same. */
-#include <string.h>
+   Under callgrind --collect-atstart=no: dumps "SCENARIO TIMES" of what stands in COUNTED, and of handlers, which run on
+   a thread of softmetal's. Two or more of each: the first one may count what is made once. The manual clock, so that
+   nothing else runs. */
+#include <pthread.h>
 
 #include <gpusync.h>
 #include <valgrind/callgrind.h>
 
-#if GPUSYNC_VERSION < 500 /* 0.4, beside this version */
+#if GPUSYNC_VERSION < 500 /* the names of 0.4 */
 #define gpusync_command_buffer_create(queue, desc, timeout_ns, out) gpusync_command_buffer(queue, desc, out)
 #define gpusync_poll(queue, ticket, times) gpusync_poll(queue, ticket)
 #define gpusync_wait(queue, ticket, timeout_ns, options) gpusync_wait(queue, ticket, timeout_ns)
-uint64_t dispatch_time(uint64_t when, int64_t delta_ns); /* which softmetal no longer has */
-uint64_t dispatch_time(uint64_t when, int64_t delta_ns)
-{
-    return when + (uint64_t)delta_ns;
-}
+uint64_t no_timer(void);
+uint64_t no_timer(void) { return 0; } /* dispatch_time and dispatch_after_f: its sweep never runs */
 #else
-#define gpusync_commit4(queue, work, n, ticket)                                                                       \
-    ((n) == 1 ? gpusync_commit(queue, (work)[0], ticket)                                                              \
-              : gpusync_submit(queue, &(gpusync_submission){.command_buffers = work, .command_buffer_count = n}, ticket))
+#define gpusync_commit4(queue, all, n, ticket)                                                                     \
+    ((n) == 1 ? gpusync_commit(queue, (all)[0], ticket)                                                            \
+              : gpusync_submit(queue, &(gpusync_submission){.command_buffers = all, .command_buffer_count = n}, ticket))
 #endif
 #include "common.h"
 
 #define REPEAT 50u
 #define SUBMITTED 30u /* in flight at a time */
-#define TOGETHER 8u   /* command buffers of Metal 4 */
-#define POINTS 100u   /* of one wait, for work of so many queues: */
-#define QUEUES 4u
+#define POINTS 100u   /* of one wait */
+#define QUEUES 4u     /* that they belong to */
+#define COUNTED(...) do { CALLGRIND_TOGGLE_COLLECT; __VA_ARGS__; CALLGRIND_TOGGLE_COLLECT; } while (0)
 
-#define COUNTED(...)              \
-    do {                          \
-        CALLGRIND_TOGGLE_COLLECT; \
-        __VA_ARGS__;              \
-        CALLGRIND_TOGGLE_COLLECT; \
-    } while (0)
+static gpusync_queue *queues[QUEUES], *queue4;
+static void *metal; /* the first one's MTLCommandQueue */
+static gpusync_timeline *timelines[QUEUES], *before, *after;
+static uint64_t value; /* the highest that a timeline has had */
+static bool by_hand, signals;
 
-static gpusync_device *device;
-static gpusync_queue *parked_on[QUEUES]; /* a wait of this thread sleeps for their work, which ends in the park hook, */
-static gpusync_timeline *timelines[QUEUES]; /* and for values of these, which it signals */
-static uint64_t reached;
-
-static void dump(const char *name, unsigned times)
+static void dump(const char *scenario, unsigned times)
 {
     char text[64];
-    snprintf(text, sizeof text, "%s %u", name, times);
+    snprintf(text, sizeof text, "%s%s %u", by_hand ? "hand_" : "", scenario, times);
     CALLGRIND_DUMP_STATS_AT(text);
 }
 
+/* Waits sleep here: the work ends on this thread, so that no count hangs on how threads meet. */
 static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    reached += POINTS;
-    for (unsigned i = 0; i < QUEUES; i++) {
-        if (parked_on[i])
-            finish_queue(parked_on[i]);
-        if (timelines[i])
-            ok(gpusync_timeline_signal(timelines[i], reached));
-    }
+    for (unsigned i = 0; i < QUEUES; i++) finish_queue(queues[i]);
+    for (unsigned i = 0; i < QUEUES && signals; i++) ok(gpusync_timeline_signal(timelines[i], value));
 }
 
 static void unpark(void *user, gpusync_waiter *waiter)
 {
 }
 
-/* A queue that has worked, and is drained: what is made at the first use is there. */
-static gpusync_queue *drained_queue(void)
+/* -- by hand: a condition variable and its mutex, and a handler that counts and signals. One thread commits. ------- */
+
+#define HAND static __attribute__((noinline))
+typedef struct hand {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint64_t committed, completed;
+} hand;
+typedef struct hand_block {
+    void *isa;
+    int32_t flags, reserved;
+    void (*invoke)(struct hand_block *self, void *buffer);
+    const void *descriptor;
+    hand *of;
+} hand_block;
+static hand hands = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+HAND void hand_completed(hand_block *self, void *buffer)
 {
-    gpusync_queue *queue = queue_of(device, 4 * REPEAT);
-    for (unsigned i = 0; i < REPEAT; i++)
-        ok(gpusync_commit(queue, open_buffer(queue), NULL));
-    finish_queue(queue);
-    ok(gpusync_wait(queue, GPUSYNC_EVERYTHING, 0, NULL));
-    CALLGRIND_ZERO_STATS;
-    return queue;
+    pthread_mutex_lock(&self->of->mutex);
+    self->of->completed++;
+    pthread_cond_broadcast(&self->of->changed);
+    pthread_mutex_unlock(&self->of->mutex);
 }
 
-/* -- commits, handlers, polls, waits that need not wait ------------------------------------------------------------ */
+HAND uint64_t hand_commit(hand *h, void *buffer)
+{
+    extern void *_NSConcreteStackBlock[32];
+    static const struct { unsigned long reserved, size; } descriptor = {0, sizeof(hand_block)};
+    hand_block block = {_NSConcreteStackBlock, 0, 0, hand_completed, &descriptor, h};
+    metal_add_completed_handler(buffer, &block);
+    metal_commit(buffer);
+    return ++h->committed;
+}
+
+/* The park hook stands for the sleep of pthread_cond_wait. */
+HAND void hand_wait(hand *h, uint64_t ticket)
+{
+    pthread_mutex_lock(&h->mutex);
+    while (h->completed < ticket) {
+        pthread_mutex_unlock(&h->mutex);
+        park(NULL, NULL, 0);
+        pthread_mutex_lock(&h->mutex);
+    }
+    pthread_mutex_unlock(&h->mutex);
+}
+
+HAND void hand_encode(void *work, void *from, void *to)
+{
+    metal_encode_wait(work, from, value);
+    metal_encode_signal(work, to, value);
+    hand_commit(&hands, work);
+}
+
+/* What is encoded already needs a command buffer in front, for the wait. */
+HAND void hand_submit(void *work, void *from, void *to)
+{
+    void *front = metal_queue_command_buffer(metal);
+    metal_encode_wait(front, from, value);
+    metal_commit(front);
+    metal_release(front);
+    metal_encode_signal(work, to, value);
+    hand_commit(&hands, work);
+}
+
+/* -- scenarios ----------------------------------------------------------------------------------------------------- */
+
+static void *make(bool foreign)
+{
+    return foreign ? metal_queue_command_buffer(metal) : open_buffer(queues[0]);
+}
 
 static void run_commits(bool foreign)
 {
-    gpusync_queue *queue = drained_queue();
+    CALLGRIND_ZERO_STATS;
     for (unsigned i = 0; i < REPEAT; i++) {
-        void *buffer = foreign ? metal_queue_command_buffer(gpusync_queue_metal(queue)) : open_buffer(queue);
-        COUNTED(ok(gpusync_commit(queue, buffer, NULL)));
-        if (foreign)
+        void *buffer = make(foreign || by_hand);
+        COUNTED(if (by_hand) hand_commit(&hands, buffer); else ok(gpusync_commit(queues[0], buffer, NULL)));
+        if (foreign || by_hand)
             metal_release(buffer);
     }
     dump(foreign ? "commit_foreign" : "commit", REPEAT);
-    finish_queue(queue);
+    finish_queue(queues[0]);
     dump(foreign ? "handler_foreign" : "handler", REPEAT);
-    must(gpusync_in_flight(queue) == 0, "all handlers have run");
-    ok(gpusync_queue_destroy(queue));
+    must(gpusync_in_flight(queues[0]) == 0 && hands.completed == hands.committed, "all handlers have run");
 }
 
-static void run_commits4(unsigned together, const char *name)
+static void run_commits4(const char *scenario, unsigned together)
 {
-    gpusync_queue_desc desc = {.max_command_buffer_count = 2 * REPEAT * TOGETHER, .metal4 = true};
-    void *metal = gpusync_device_metal(device);
-    void *allocator = metal4_allocator_new(metal);
-    gpusync_queue *queue;
-    ok(gpusync_queue_create(device, &desc, &queue));
-    for (unsigned i = 0; i <= REPEAT; i++) {
-        void *work[TOGETHER];
+    void *device = metal_get(metal, "device"), *allocator = metal4_allocator_new(device);
+    CALLGRIND_ZERO_STATS;
+    for (unsigned i = 0; i < REPEAT; i++) {
+        void *work[8];
         for (unsigned k = 0; k < together; k++) {
-            work[k] = metal4_buffer_new(metal);
+            work[k] = metal4_buffer_new(device);
             metal4_begin(work[k], allocator);
             metal4_end(work[k]);
         }
-        if (i == 1) /* the first one makes what stays */
-            CALLGRIND_ZERO_STATS;
-        COUNTED(ok(gpusync_commit4(queue, work, together, NULL)));
-        for (unsigned k = 0; k < together; k++)
-            metal_release(work[k]);
+        COUNTED(ok(gpusync_commit4(queue4, work, together, NULL)));
+        for (unsigned k = 0; k < together; k++) metal_release(work[k]);
     }
-    dump(name, REPEAT);
-    finish_queue(queue);
-    ok(gpusync_queue_destroy(queue));
+    dump(scenario, REPEAT);
+    finish_queue(queue4);
     metal_release(allocator);
 }
 
 static void run_looks(void)
 {
-    gpusync_queue *queue = drained_queue();
-    gpusync_timeline *timeline;
     gpusync_ticket ticket;
-    ok(gpusync_timeline_create(device, NULL, &timeline));
-    ok(gpusync_timeline_signal(timeline, 1));
-    for (unsigned i = 0; i < REPEAT; i++)
-        COUNTED(ok(gpusync_wait(queue, REPEAT, GPUSYNC_FOREVER, NULL)));
-    dump("wait_ticket", REPEAT);
-    for (unsigned i = 0; i < REPEAT; i++)
-        COUNTED(ok(gpusync_wait(queue, GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL)));
-    dump("wait_everything", REPEAT);
-    for (unsigned i = 0; i < REPEAT; i++)
-        COUNTED(ok(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL)));
-    dump("wait_value", REPEAT);
-    ok(gpusync_commit(queue, open_buffer(queue), &ticket));
-    for (unsigned i = 0; i <= REPEAT; i++) {
-        if (i == 1) /* the first one binds symbols and caches */
-            CALLGRIND_ZERO_STATS;
-        COUNTED(must(gpusync_poll(queue, ticket, NULL) == GPUSYNC_NOT_READY, "the work runs"));
-    }
+    ok(gpusync_commit(queues[0], open_buffer(queues[0]), &ticket));
+    CALLGRIND_ZERO_STATS;
+    for (unsigned i = 0; i < REPEAT; i++) COUNTED(must(gpusync_poll(queues[0], ticket, NULL) > 0, "the work runs"));
     dump("poll", REPEAT);
-    finish_queue(queue);
-    ok(gpusync_queue_destroy(queue));
-    ok(gpusync_timeline_destroy(timeline));
+    finish_queue(queues[0]);
+    CALLGRIND_ZERO_STATS;
+    for (unsigned i = 0; i < REPEAT; i++) COUNTED(ok(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL)));
+    dump("wait_ticket", REPEAT);
+    for (unsigned i = 0; i < REPEAT; i++) COUNTED(ok(gpusync_wait(queues[0], GPUSYNC_EVERYTHING, 0, NULL)));
+    dump("wait_everything", REPEAT);
+    for (unsigned i = 0; i < REPEAT; i++) COUNTED(ok(gpusync_timeline_wait(timelines[0], 1, GPUSYNC_FOREVER, NULL)));
+    dump("wait_value", REPEAT);
 }
-
-/* -- work between a value that work of another queue signals, and a signal ----------------------------------------- */
 
 static void submit(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
 {
@@ -166,86 +190,70 @@ static void encode(gpusync_queue *queue, const gpusync_point *wait, void *work, 
     ok(gpusync_commit(queue, work, NULL));
 }
 
+/* Work between a value that work of another queue signals, and a signal. */
 static void run_submissions(bool encoded)
 {
-    gpusync_queue *producer = queue_of(device, 4 * REPEAT);
-    gpusync_queue *consumer = queue_of(device, 4 * REPEAT);
-    gpusync_timeline *before;
-    gpusync_timeline *after;
-    uint64_t value = 0;
-    ok(gpusync_timeline_create(device, NULL, &before));
-    ok(gpusync_timeline_create(device, NULL, &after));
-    for (unsigned round = 0; round < 2; round++) {
-        CALLGRIND_ZERO_STATS;
-        for (unsigned i = 0; i < SUBMITTED; i++) {
-            gpusync_point wait = gpusync_at_value(before, ++value);
-            gpusync_point signal = gpusync_at_value(after, value);
-            void *work = open_buffer(consumer);
-            submit(producer, NULL, NULL, &wait);
-            COUNTED((encoded ? encode : submit)(consumer, &wait, work, &signal));
-            must(metal_status(work) >= 2, "the work is sent, not held");
-        }
-        dump(encoded ? "encode" : "submit", SUBMITTED);
-        finish_queue(producer);
-        finish_queue(consumer);
+    void *from = gpusync_timeline_metal(before, NULL), *to = gpusync_timeline_metal(after, NULL);
+    CALLGRIND_ZERO_STATS;
+    for (unsigned i = 0; i < SUBMITTED; i++) {
+        gpusync_point wait = gpusync_at_value(before, ++value), signal = gpusync_at_value(after, value);
+        void *work = make(by_hand);
+        submit(queues[1], NULL, NULL, &wait);
+        if (by_hand)
+            COUNTED((encoded ? hand_encode : hand_submit)(work, from, to));
+        else
+            COUNTED((encoded ? encode : submit)(queues[0], &wait, work, &signal));
+        must(metal_status(work) >= 2, "the work is sent, not held");
+        if (by_hand)
+            metal_release(work);
     }
-    ok(gpusync_wait(consumer, GPUSYNC_EVERYTHING, 0, NULL));
-    ok(gpusync_queue_destroy(producer));
-    ok(gpusync_queue_destroy(consumer));
-    ok(gpusync_timeline_destroy(before));
-    ok(gpusync_timeline_destroy(after));
+    dump(encoded ? "encode" : "submit", SUBMITTED);
+    finish_queue(queues[1]);
+    finish_queue(queues[0]);
 }
 
-/* -- waits that sleep: the park hook has the work end, on this thread, so no count hangs on how threads meet ------- */
-
 /* A whole life: made, committed, ended by its handler, waited for. */
+static void live(void)
+{
+    void *buffer = make(by_hand);
+    gpusync_ticket ticket;
+    if (by_hand) {
+        hand_wait(&hands, hand_commit(&hands, buffer));
+        metal_release(buffer);
+    } else {
+        ok(gpusync_commit(queues[0], buffer, &ticket));
+        ok(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL));
+    }
+}
+
 static void run_whole(void)
 {
-    parked_on[0] = drained_queue();
-    for (unsigned i = 0; i < 2 * REPEAT; i++) {
-        gpusync_ticket ticket;
-        if (i == REPEAT) /* the first ones make waiters */
-            CALLGRIND_ZERO_STATS;
-        COUNTED(ok(gpusync_commit(parked_on[0], open_buffer(parked_on[0]), &ticket));
-                ok(gpusync_wait(parked_on[0], ticket, GPUSYNC_FOREVER, NULL)));
-    }
+    CALLGRIND_ZERO_STATS;
+    for (unsigned i = 0; i < REPEAT; i++) COUNTED(live());
     dump("whole", REPEAT);
-    ok(gpusync_queue_destroy(parked_on[0]));
-    parked_on[0] = NULL;
 }
 
 /* Tickets of work and values by turns. The park hook ends the work, and signals. */
-static void run_many(const char *name, bool ended, bool asleep)
+static void run_many(const char *scenario, uint64_t timeout_ns, bool ended)
 {
-    gpusync_queue *queues[QUEUES];
-    for (unsigned k = 0; k < QUEUES; k++) {
-        parked_on[k] = queues[k] = drained_queue();
-        ok(gpusync_timeline_create(device, NULL, &timelines[k]));
-    }
-    for (reached = 0; reached < 2 * POINTS;) {
-        gpusync_ticket tickets[QUEUES];
-        gpusync_point points[POINTS];
-        for (unsigned k = 0; k < QUEUES; k++)
-            ok(gpusync_commit(queues[k], open_buffer(queues[k]), &tickets[k]));
-        for (unsigned i = 0; i < POINTS; i++)
-            points[i] = i / QUEUES % 2 ? gpusync_at_value(timelines[i % QUEUES], reached + i + 1)
-                                       : gpusync_at_ticket(queues[i % QUEUES], tickets[i % QUEUES]);
-        if (ended)
-            park(NULL, NULL, 0);
+    gpusync_ticket tickets[QUEUES];
+    gpusync_point points[POINTS];
+    for (unsigned k = 0; k < QUEUES; k++) ok(gpusync_commit(queues[k], open_buffer(queues[k]), &tickets[k]));
+    for (unsigned i = 0; i < POINTS; i++)
+        points[i] = i / QUEUES % 2 ? gpusync_at_value(timelines[i % QUEUES], ++value)
+                                   : gpusync_at_ticket(queues[i % QUEUES], tickets[i % QUEUES]);
+    signals = true;
+    if (ended)
+        park(NULL, NULL, 0);
+    for (unsigned i = 0; i < (timeout_ns ? 1 : 2); i++) { /* short waits look at the whole device once in 50 ms */
         CALLGRIND_ZERO_STATS;
-        COUNTED(must(gpusync_wait_many(points, POINTS, GPUSYNC_WAIT_ALL, asleep ? GPUSYNC_FOREVER : 0, NULL, NULL) ==
-                         (ended || asleep ? GPUSYNC_OK : GPUSYNC_TIMEOUT),
-                     name));
-        dump(name, POINTS);
-        if (!ended && !asleep)
-            park(NULL, NULL, 0);
+        COUNTED(must(gpusync_wait_many(points, POINTS, GPUSYNC_WAIT_ALL, timeout_ns, NULL, NULL) ==
+                         (ended || timeout_ns ? GPUSYNC_OK : GPUSYNC_TIMEOUT), scenario));
+        dump(scenario, POINTS);
     }
-    for (unsigned k = 0; k < QUEUES; k++) {
-        ok(gpusync_queue_destroy(queues[k]));
-        ok(gpusync_timeline_destroy(timelines[k]));
-        parked_on[k] = NULL;
-        timelines[k] = NULL;
-    }
+    if (!ended && !timeout_ns)
+        park(NULL, NULL, 0);
+    signals = false;
 }
 
 int main(void)
@@ -253,20 +261,42 @@ int main(void)
     static const gpusync_spin none;
     gpusync_hooks hooks = {.park = park, .unpark = unpark};
     gpusync_device_desc desc = {.hooks = &hooks, .spin = &none};
+    gpusync_queue_desc desc4 = {.max_command_buffer_count = 1000, .metal4 = true};
+    gpusync_device *device;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     ok(gpusync_device_create(&desc, &device));
-    run_commits(false);
-    run_commits(true);
-    run_commits4(1, "commit4");
-    run_commits4(TOGETHER, "submit4");
-    run_looks();
-    run_submissions(false);
-    run_submissions(true);
-    run_whole();
-    run_many("many_ended", true, false);
-    run_many("many_unmet", false, false);
-    run_many("many_asleep", false, true);
+    for (unsigned i = 0; i < QUEUES; i++) {
+        queues[i] = queue_of(device, 4 * REPEAT);
+        ok(gpusync_timeline_create(device, NULL, &timelines[i]));
+    }
+    ok(gpusync_timeline_create(device, NULL, &before));
+    ok(gpusync_timeline_create(device, NULL, &after));
+    metal = gpusync_queue_metal(queues[0]);
+    ok(gpusync_queue_create(device, &desc4, &queue4));
+    for (unsigned round = 0; round < 4; round++) {
+        by_hand = round % 2;
+        run_commits(false);
+        run_whole();
+        run_submissions(false);
+        run_submissions(true);
+        if (by_hand)
+            continue;
+        run_commits(true);
+        run_commits4("commit4", 1);
+        run_commits4("submit4", 8);
+        run_many("many_ended", 0, true);
+        run_many("many_unmet", 0, false);
+        run_many("many_asleep", GPUSYNC_FOREVER, false);
+        run_looks();
+    }
+    ok(gpusync_queue_destroy(queue4));
+    for (unsigned i = 0; i < QUEUES; i++) {
+        ok(gpusync_queue_destroy(queues[i]));
+        ok(gpusync_timeline_destroy(timelines[i]));
+    }
+    ok(gpusync_timeline_destroy(before));
+    ok(gpusync_timeline_destroy(after));
     ok(gpusync_device_destroy(device));
     return 0;
 }
