@@ -37,7 +37,8 @@ count() { # WHERE HEADER-DIRECTORY: callgrind's dumps in $build/WHERE, of two ru
 
 if [ -n "${OLD:-}" ]; then
     mkdir "$build/include"
-    sed 's/"dispatch_time"\|"dispatch_after_f"/"no_timer"/' "$OLD" >"$build/include/gpusync.h" || broken "OLD=$OLD: no such file"
+    sed 's/"dispatch_time"\|"dispatch_after_f"/"no_timer"/' "$OLD" >"$build/include/gpusync.h" ||
+        broken "OLD=$OLD: no such file"
     count old "$build/include"
 fi
 count new "$top"
