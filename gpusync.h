@@ -1810,10 +1810,12 @@ struct gpusync_queue {
     bool goes;                   /* on a list `go` */
     bool abandoned;              /* nothing that waits for the queue is released any more */
     bool frozen;                 /* Metal had work when the queue was given up: `completed` stands still */
-    uint32_t room;               /* taken: open, held and sent command buffers, at least one a ticket */
-    uint32_t own;                /* taken besides: gpusync's own, for waits, signals and markers */
-    gpusync__entry rooms;        /* the ring of sleepers that wait for room, the first come first */
-    gpusync__record *log;        /* failure n at n % log_size */
+    gpusync__work *free_work;    /* memory of work that is gone: a queue has its own, for the caches of its threads */
+    uint32_t free_count;
+    uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
+    uint32_t own;         /* taken besides: gpusync's own, for waits, signals and markers */
+    gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
+    gpusync__record *log; /* failure n at n % log_size */
     uint64_t log_count;
     uint64_t dropped_to;     /* the highest ticket whose record newer ones pushed out */
     uint64_t dropped_untold; /* ... before a wait for everything told of it; 0: none */
@@ -1924,8 +1926,7 @@ struct gpusync_device {
     gpusync__target *targets, **targets_end; /* the oldest first */
     uint32_t objects;                        /* queues and timelines that are not destroyed */
     uint32_t made;                           /* targets, ever */
-    gpusync__work *free_work;
-    uint32_t free_count, spare_count;
+    uint32_t spare_count;
     gpusync__spare spares[GPUSYNC__SPARES];
     gpusync_stats stats; /* of queues that are gone, and of waits for what is no queue */
     gpusync__entry due;  /* the ring of callbacks that are to run, in their order */
@@ -2372,10 +2373,6 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 /* The last reference of the device is gone. */
 GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
 {
-    for (gpusync__work *w = dev->free_work, *next; w; w = next) {
-        next = w->next;
-        GPUSYNC_FREE(w);
-    }
     void *pool = gpusync__pool_push();
     while (dev->spare_count)
         gpusync__release(dev->spares[--dev->spare_count].event);
@@ -2484,6 +2481,10 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
     gpusync__unlock(dev);
     if (t->kind == GPUSYNC__QUEUE) {
         gpusync__release_pooled(gpusync__queue_of(t)->metal);
+        for (gpusync__work *w; (w = gpusync__queue_of(t)->free_work) != NULL;) {
+            gpusync__queue_of(t)->free_work = w->next;
+            GPUSYNC_FREE(w);
+        }
         GPUSYNC_FREE(gpusync__queue_of(t)->log);
         gpusync_timeline *passed = gpusync__queue_of(t)->passed;
         if (passed && GPUSYNC__SUB(&passed->target.refs, 1) == 1)
@@ -2543,9 +2544,9 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
     void **many = NULL;
     gpusync_device *dev = q->target.device;
     gpusync__lock(dev);
-    gpusync__work *w = dev->free_work;
-    dev->free_work = w ? w->next : NULL;
-    dev->free_count -= w != NULL;
+    gpusync__work *w = q->free_work;
+    q->free_work = w ? w->next : NULL;
+    q->free_count -= w != NULL;
     gpusync__unlock(dev);
     if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
         return NULL;
@@ -2596,11 +2597,11 @@ static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
     if (w->unsent)
         gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
     gpusync__lock(dev);
-    bool keeps = dev->free_count < GPUSYNC__FREE_WORK;
+    bool keeps = q->free_count < GPUSYNC__FREE_WORK;
     if (keeps) {
-        w->next = dev->free_work;
-        dev->free_work = w;
-        dev->free_count++;
+        w->next = q->free_work;
+        q->free_work = w;
+        q->free_count++;
     }
     gpusync__unlock(dev);
     if (!keeps)
@@ -3949,7 +3950,7 @@ GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
    change has ended may be the last that another thread waited for, so that the device goes meanwhile. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
-    if (dev->stirred.next->work)
+    if (dev->stirred.next != &dev->stirred)
         gpusync__go_on(dev, after);
     if (after->more)
         GPUSYNC__ADD(&dev->refs, 1);
@@ -5620,7 +5621,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     bool goes = enters && w->state == GPUSYNC__SENT;
     bool holds = enters && w->state == GPUSYNC__HELD;
     bool plain = goes && !w->links && !c; /* then nothing else has changed */
-    bool moves = !plain && (dev->stirred.next->work || after.dead || after.more);
+    bool moves = !plain && (dev->stirred.next != &dev->stirred || after.dead || after.more);
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */

@@ -647,7 +647,7 @@ static void set_scene(scene *c, stage *s)
     c->queue_of_other = metal_queue_new(c->other_device, 8);
     while (has_room(s->q[2])) (void)new_buffer(s->q[2]);
     c->ticket = OLDER;
-    (void)room_of(s->q[0]); /* what gpusync keeps for its next buffer it may have kept before */
+    (void)(room_of(s->q[0]) + room_of(s->q[1])); /* what a queue keeps for its next buffer it may have kept before */
     count_scene(c);
 }
 

@@ -280,8 +280,9 @@ static void test_R29_what_is_not_supported_has_changed_nothing(void **state)
     gpusync_point one = at(s->t[0], 1), two = at(s->t[0], 2);
     gpusync_ticket ticket = 7, tickets[2];
     unsigned i, known;
-    /* The memory of this one serves the next. */
+    /* The memory of these serves the next. */
     assert_result(TRY_SUBMIT(four, &ticket, BUFFERS(legacy)), GPUSYNC_ERROR_UNSUPPORTED);
+    assert_result(TRY_SUBMIT(plain, &ticket, BUFFERS(recorded)), GPUSYNC_ERROR_UNSUPPORTED);
     for (known = 0; known < 2; known++) { /* the queues have seen a command buffer of theirs */
         long blocks = kit_now().blocks, live = softmetal_live(NULL);
         unsigned long counts[2] = {softmetal_retain_count(recorded), softmetal_retain_count(legacy)};
