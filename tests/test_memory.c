@@ -129,8 +129,8 @@ static void test_a_burst_leaves_a_tenth_of_its_memory_at_most(void **state)
         for (unsigned i = 1; k->end && i <= count; i++) k->end(&s, i);
         run_callbacks(&s);
         const long left = kit_now().bytes - before, objects_left = softmetal_live(NULL) - live;
-        print_message("%-19s %5ld bytes each; of %u, %ld bytes, stay %ld; of %ld objects %ld\n", k->name, peak / (long)count,
-                      count, peak, left, objects, objects_left);
+        print_message("%-19s %5ld bytes each; of %u, %ld bytes, stay %ld; of %ld objects %ld\n", k->name,
+                      peak / (long)count, count, peak, left, objects, objects_left);
         stage_close(&s);
         assert_true(peak / (long)count <= k->most);
         assert_true(left <= peak / 10 + 720);
