@@ -129,6 +129,23 @@ static void test_T8_an_end_while_it_spins_parks_no_thread(void **state)
     }
 }
 
+/* They may be slow to read. A handler reads them before it wakes those that sleep. */
+static void test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_ticket ticket;
+    void *buffer = commit_one(s, &ticket);
+    const uint64_t asked = softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime");
+    world_begin();
+    plan(US(15), complete_now, buffer);
+    assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, NULL));
+    assert_about(world_passed(), US(15));
+    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_true(softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime") == asked);
+    softmetal_finish(buffer);
+    assert_true(softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime") > asked);
+}
+
 static void test_S5_a_limit_inside_the_spin_is_kept(void **state)
 {
     static const gpusync_spin rows[] = {{0, UINT32_MAX, 0}, {UINT32_MAX, 0, 0}, {0, 0, SECONDS(10)}};
@@ -322,6 +339,7 @@ int main(void)
         on_world(test_T8_yields_end_with_the_time),
         on_world(test_T8_more_pauses_take_longer),
         on_world(test_T8_an_end_while_it_spins_parks_no_thread),
+        on_world_with(test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times, .spins = true),
         on_world(test_S5_a_limit_inside_the_spin_is_kept),
         on_world(test_S5_a_limit_that_has_passed_before_the_spin_is_kept),
         on_world_with(test_T8_the_spin_of_the_call_the_queue_or_the_device_counts, .timelines = 1,
