@@ -18,7 +18,7 @@ VERSION := $(shell sed -n 's/^.define GPUSYNC_VERSION_M[AI][JN]OR *//p; s/^.defi
 	gpusync.h | paste -s -d. -)
 
 # What runs on Linux alone says so elsewhere, before anything is installed or built.
-linux_only := $(filter check bench-frame bench-spin fuzz test-%,$(MAKECMDGOALS))
+linux_only := $(filter check bench-frame bench-spin bench-wake fuzz test-%,$(MAKECMDGOALS))
 ifneq ($(and $(darwin),$(linux_only)),)
 $(error $(firstword $(linux_only)): Linux only)
 endif
@@ -142,7 +142,7 @@ examples: $(example_programs) ## build the examples
 
 # -------------------------------------------------------------------------------------- for work on gpusync itself
 
-bench bench-frame bench-spin test-counts test-growth: $(SOFTMETAL_LIB)
+bench bench-frame bench-spin bench-wake test-counts test-growth: $(SOFTMETAL_LIB)
 	$(tools) ROWS='$(ROWS)' tests/bench/$(patsubst bench-%,%,$(patsubst test-%,%,$@)).sh
 
 test-mutants: $(test_programs)
@@ -193,7 +193,7 @@ dist:
 	cp gpusync.h '$(release).h'
 	cd '$(top)/dist' && $(if $(darwin),shasum -a 256,sha256sum) gpusync-$(VERSION).* >SHA256SUMS && cat SHA256SUMS
 
-.PHONY: help run test check softmetal examples bench bench-frame bench-spin test-counts test-growth test-mutants test-vulkan test-macho \
+.PHONY: help run test check softmetal examples bench bench-frame bench-spin bench-wake test-counts test-growth test-mutants test-vulkan test-macho \
 	test-model fuzz beliefs install dist force
 
 # ------------------------------------------------------------------------------------------------------- rules

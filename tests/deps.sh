@@ -20,7 +20,7 @@ run="make gcc clang objc gnustep-config foundation blocks"
 test="$run cmocka libuv jansson"
 needs() { # TARGET
     case $1 in
-    run | softmetal | beliefs | bench | bench-frame | bench-spin) echo "$run ${SANITIZE:+sanitizers}" ;;
+    run | softmetal | beliefs | bench | bench-frame | bench-spin | bench-wake) echo "$run ${SANITIZE:+sanitizers}" ;;
     test-counts | test-growth) echo "$run valgrind" ;;
     examples) echo "$run libuv" ;;
     test-mutants) echo "$test" ;;
