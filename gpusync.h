@@ -5516,12 +5516,18 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
 static gpusync_result gpusync__join(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
+    if (q->metal4 && w->given) {
+        if (!gpusync__has_room(q))
+            return GPUSYNC_ERROR_QUEUE_FULL;
+        w->room = 1;
+        q->room++;
+    }
     for (uint32_t i = w->first + w->given; i-- > w->first;) {
-        gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
+        gpusync__work *part = q->metal4 ? NULL : gpusync__find_open(q, w->buffers[i]);
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
         if (q->metal4)
-            continue; /* its place is the ticket's */
+            continue; /* the ticket has one place for all */
         w->room++;
         if (!part) {
             q->room++; /* Metal has counted it, and never asks */
@@ -5650,7 +5656,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
 static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
 {
     gpusync_queue *q = w->queue;
-    uint32_t place = q->metal4 || (!w->given && !(q->imported && own));
+    uint32_t place = !w->given && !(q->imported && own);
     uint32_t most = q->imported ? q->limit : 3 * q->limit;
     gpusync__lock(q->target.device);
     bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
@@ -5881,8 +5887,7 @@ static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submiss
     size_t count = signal ? s->signal_count : s->wait_count;
     bool encoded = !(s->flags & GPUSYNC_SUBMIT_HOST_SYNC) && !(w->queue->metal4 && !w->given);
     gpusync__link *link;
-    *needed = false;
-    if (count && !points)
+    if (!points)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     for (size_t i = 0; i < count; i++) {
         bool by_host = signal && w->queue->metal4 && points[i].timeline && gpusync__waits_on_gpu(w, points[i].timeline);
@@ -5942,7 +5947,7 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
     w->given = (uint32_t)s->command_buffer_count;
     gpusync__copy_label(w->label, sizeof w->label, s->label);
-    gpusync_result result = gpusync__add_links(w, s, false, &front);
+    gpusync_result result = s->wait_count ? gpusync__add_links(w, s, false, &front) : GPUSYNC_OK;
     bool metal4 = w->queue->metal4;
     if (metal4)
         front = w->given != 0; /* MTL4CommitOptions */
@@ -5951,9 +5956,9 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->first = w->count = front;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
-    if (result == GPUSYNC_OK)
+    if (result == GPUSYNC_OK && s->signal_count)
         result = gpusync__add_links(w, s, true, &back);
-    if (result == GPUSYNC_OK)
+    if (result == GPUSYNC_OK && (!w->given || ((front || back) && !metal4)))
         result = gpusync__reserve(w, metal4 ? 0 : (uint32_t)front + back);
     if (result == GPUSYNC_OK && front)
         result = gpusync__add_own(w, 0, false);
