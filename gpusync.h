@@ -5725,28 +5725,23 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
 
 /* -------------------------------------------------------------------------------- >>encode -- */
 
-/* Adds a link to work, if its point is not reached already: then *added is NULL. */
-static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link, gpusync__link **added)
+/* Adds a link to open work, or to a submission, which no other thread knows, and whose signals are accepted as it
+   enters. */
+static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
 {
-    gpusync__target *t = link->target;
-    gpusync_result result = GPUSYNC_OK;
-    bool reached = false;
-    gpusync__lock(t->device);
-    if (t->kind == GPUSYNC__TIMELINE && t->alert & GPUSYNC__CLOSED)
-        result = GPUSYNC_ERROR_DESTROYED;
-    else if (link->signal)
-        result = gpusync__accept_signal(w, link);
-    else
-        reached = gpusync__stands(t, link->entry.number, NULL) == GPUSYNC__WELL;
-    if (result == GPUSYNC_OK && !reached) {
-        *added = link;
+    gpusync_device *dev = link->target->device;
+    if (!w->submitted)
+        gpusync__lock(dev);
+    gpusync_result result = link->signal && !w->submitted ? gpusync__accept_signal(w, link) : GPUSYNC_OK;
+    if (result == GPUSYNC_OK) {
         *w->links_end = link;
         w->links_end = &link->next;
         w->link_count++;
-        if (link->signal && !w->submitted) /* of open work */
+        if (link->signal && !w->submitted)
             gpusync__promise(link);
     }
-    gpusync__unlock(t->device);
+    if (!w->submitted)
+        gpusync__unlock(dev);
     return result;
 }
 
@@ -5761,28 +5756,33 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     gpusync_result result = gpusync__goal_of(point, false, &goal);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__keep(goal.target);
+    if (point->timeline && GPUSYNC__LOAD(&goal.target->alert) & GPUSYNC__CLOSED)
+        return GPUSYNC_ERROR_DESTROYED;
     if (point->timeline && point->timeline->outside)
         gpusync__look_at_event(point->timeline);
+    if (!signal && gpusync__point_is_well(point))
+        return GPUSYNC_OK;
     bool boxed = w->link_count >= GPUSYNC__FEW;
     gpusync__link *link = boxed ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->few_links[w->link_count];
-    if (link) {
-        link->boxed = boxed;
-        link->entry.next = NULL;
-        link->entry.number = goal.number;
-        link->entry.sleeper = NULL;
-        link->entry.work = w;
-        link->next = NULL;
-        link->target = goal.target;
-        link->signal = signal;
-        link->encoded = encoded && point->timeline;
-        link->awaited = link->crossed = false;
-    }
-    result = link ? gpusync__join_link(w, link, added) : GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (*added)
+    if (!link)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    link->boxed = boxed;
+    link->entry.next = NULL;
+    link->entry.number = goal.number;
+    link->entry.sleeper = NULL;
+    link->entry.work = w;
+    link->next = NULL;
+    link->target = goal.target;
+    gpusync__keep(goal.target);
+    link->signal = signal;
+    link->encoded = encoded && point->timeline;
+    link->awaited = link->crossed = false;
+    if ((result = gpusync__join_link(w, link)) == GPUSYNC_OK) {
+        *added = link;
         return result;
+    }
     gpusync__unref(goal.target);
-    if (link && link->boxed)
+    if (boxed)
         GPUSYNC_FREE(link);
     return result;
 }
