@@ -3556,7 +3556,8 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
     gpusync__let_by(link, after);
     if (!link->encoded)
         return;
-    gpusync__take_some(&t->target, t->coming + 1, number, GPUSYNC__WORKS, after); /* those behind the last one */
+    if (t->target.entries.next != &t->target.entries)
+        gpusync__take_some(&t->target, t->coming + 1, number, GPUSYNC__WORKS, after); /* those behind the last one */
     t->coming = number;
 }
 
@@ -4781,24 +4782,30 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return result;
 }
 
-/* Makes the goal of a point. everything: the point may be EVERYTHING. */
-static gpusync_result gpusync__goal_of(const gpusync_point *point, bool everything, gpusync__goal *goal)
+/* The target of a point. */
+static inline gpusync__target *gpusync__target_of(const gpusync_point *point)
 {
-    gpusync__target *t = point->timeline ? &point->timeline->target : &point->queue->target;
+    return point->timeline ? &point->timeline->target : &point->queue->target;
+}
+
+/* The number of a point that is not EVERYTHING. */
+static inline gpusync_result gpusync__number_of(const gpusync_point *point, uint64_t *number)
+{
+    *number = point->timeline ? point->value : point->ticket > 0 ? (uint64_t)point->ticket : 0;
+    if (point->timeline)
+        return *number > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
+    return *number > GPUSYNC__LOAD(&point->queue->target.head.committed) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
+}
+
+/* Makes the goal of a point. */
+static gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
+{
     memset(goal, 0, sizeof *goal);
-    goal->target = t;
-    goal->number = point->timeline ? point->value : point->ticket > 0 ? (uint64_t)point->ticket : 0;
-    if (point->timeline && goal->number > GPUSYNC_MAX_VALUE)
-        return GPUSYNC_ERROR_NOT_RISING;
-    if (!point->timeline) {
-        uint64_t committed = GPUSYNC__LOAD(&t->head.committed);
-        if (point->ticket == GPUSYNC_EVERYTHING && everything) {
-            goal->kind = GPUSYNC__ALL;
-            goal->number = committed;
-        } else if (goal->number > committed) {
-            return GPUSYNC_ERROR_INVALID_TICKET;
-        }
-    }
+    goal->target = gpusync__target_of(point);
+    if (point->timeline || point->ticket != GPUSYNC_EVERYTHING)
+        return gpusync__number_of(point, &goal->number);
+    goal->kind = GPUSYNC__ALL;
+    goal->number = GPUSYNC__LOAD(&goal->target->head.committed);
     return GPUSYNC_OK;
 }
 
@@ -4823,7 +4830,7 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
     if (!goals)
         return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    for (; made < count && (result = gpusync__goal_of(&points[made], true, &goals[made])) == GPUSYNC_OK; made++) {
+    for (; made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++) {
         gpusync__keep(goals[made].target);
         goals[made].handlers = options && options->handlers && !points[made].timeline;
     }
@@ -5160,15 +5167,16 @@ static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t num
 /* fn NULL: `user` is an object to release. */
 static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
 {
-    gpusync__goal goal;
+    uint64_t number;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync_device *dev = gpusync__device_of(point);
     if (!dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__goal_of(point, false, &goal);
+    gpusync__target *t = gpusync__target_of(point);
+    gpusync_result result = gpusync__number_of(point, &number);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__keep(goal.target);
+    gpusync__keep(t);
     gpusync__callback *c = (gpusync__callback *)gpusync__zeroed(sizeof *c);
     if (c) {
         c->fn = fn;
@@ -5177,17 +5185,17 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     gpusync__lock(dev);
     if (!c)
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    else if (goal.target->alert & GPUSYNC__CLOSED)
+    else if (t->alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
     else
-        gpusync__post(c, goal.target, goal.number, &after);
+        gpusync__post(c, t, number, &after);
     gpusync__finish(dev, &after);
     if (result == GPUSYNC_OK)
         return result;
     if (c && !fn)
         gpusync__release(user);
     GPUSYNC_FREE(c);
-    gpusync__unref(goal.target);
+    gpusync__unref(t);
     return result;
 }
 
@@ -5749,14 +5757,15 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
 static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *point, bool signal, bool encoded,
                                         gpusync__link **added)
 {
-    gpusync__goal goal;
+    uint64_t number;
     *added = NULL;
     if (gpusync__device_of(point) != w->queue->target.device || (signal && !point->timeline))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = gpusync__goal_of(point, false, &goal);
+    gpusync__target *t = gpusync__target_of(point);
+    gpusync_result result = gpusync__number_of(point, &number);
     if (result != GPUSYNC_OK)
         return result;
-    if (point->timeline && GPUSYNC__LOAD(&goal.target->alert) & GPUSYNC__CLOSED)
+    if (point->timeline && GPUSYNC__LOAD(&t->alert) & GPUSYNC__CLOSED)
         return GPUSYNC_ERROR_DESTROYED;
     if (point->timeline && point->timeline->outside)
         gpusync__look_at_event(point->timeline);
@@ -5768,12 +5777,12 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     link->boxed = boxed;
     link->entry.next = NULL;
-    link->entry.number = goal.number;
+    link->entry.number = number;
     link->entry.sleeper = NULL;
     link->entry.work = w;
     link->next = NULL;
-    link->target = goal.target;
-    gpusync__keep(goal.target);
+    link->target = t;
+    gpusync__keep(t);
     link->signal = signal;
     link->encoded = encoded && point->timeline;
     link->awaited = link->crossed = false;
@@ -5781,7 +5790,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
         *added = link;
         return result;
     }
-    gpusync__unref(goal.target);
+    gpusync__unref(t);
     if (boxed)
         GPUSYNC_FREE(link);
     return result;
