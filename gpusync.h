@@ -5856,11 +5856,8 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     result = gpusync__add_link(w, point, signal, true, &link);
     if (result != GPUSYNC_OK && opened)
         gpusync_command_buffer_discard(q, buffer);
-    if (!link || !link->encoded)
-        return result;
-    void *pool = gpusync__pool_push();
-    gpusync__encode(buffer, link);
-    gpusync__pool_pop(pool);
+    if (link && link->encoded)
+        gpusync__encode(buffer, link);
     return result;
 }
 
@@ -5940,11 +5937,9 @@ static gpusync_result gpusync__add_own(gpusync__work *w, uint32_t i, bool signal
     void *made = w->buffers[i] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
     if (metal4 || !made)
         return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-    void *pool = gpusync__pool_push();
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->encoded && link->signal == signal)
             gpusync__encode(made, link);
-    gpusync__pool_pop(pool);
     return GPUSYNC_OK;
 }
 
