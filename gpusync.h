@@ -1678,12 +1678,14 @@ typedef struct gpusync__callback {
 
 enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE, GPUSYNC__WARMUP };
 
-/* Reasons for a wait to look under the lock, in target.alert: read without it. */
+/* Reasons for a wait to look under the lock, in target.alert: read without it. From STUCK on a queue takes no new
+   work. */
 enum {
-    GPUSYNC__CLOSED = 1, /* a destroy has begun */
+    GPUSYNC__AHEAD = 1,  /* a queue has tickets that have ended behind one that has not */
     GPUSYNC__FAILED = 2, /* a timeline, for good */
-    GPUSYNC__AHEAD = 4,  /* a queue has tickets that have ended behind one that has not */
-    GPUSYNC__STUCK = 8   /* a failure sticks to a queue */
+    GPUSYNC__STUCK = 4,  /* a failure sticks to a queue */
+    GPUSYNC__LOST = 8,   /* the device is lost */
+    GPUSYNC__CLOSED = 16 /* a destroy has begun */
 };
 
 /* What rises: the tickets of a queue, the values of a timeline, the number of pipelines that a warm-up has compiled.
@@ -2519,6 +2521,7 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
     dev->targets_end = &t->next;
     dev->objects += !(kind == GPUSYNC__TIMELINE && gpusync__timeline_of(t)->hidden);
     t->number = ++dev->made;
+    t->alert = dev->lost ? GPUSYNC__LOST : 0; /* since the load */
     gpusync__unlock(dev);
     return GPUSYNC_OK;
 }
@@ -3189,15 +3192,20 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
 
 /* -- room, and the end of work */
 
-/* Why the queue takes no new work. OK: it does. */
-static gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
+GPUSYNC__APART gpusync_result gpusync__refusal(uint32_t alert, bool marker)
 {
-    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
     if (alert & GPUSYNC__CLOSED)
         return GPUSYNC_ERROR_DESTROYED;
-    if (GPUSYNC__LOAD(&q->target.device->lost))
+    if (alert & GPUSYNC__LOST)
         return GPUSYNC_ERROR_DEVICE_LOST;
-    return alert & GPUSYNC__STUCK && !marker ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
+    return marker ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION;
+}
+
+/* Why the queue takes no new work. OK: it does. */
+static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
+{
+    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
+    return alert < GPUSYNC__STUCK ? GPUSYNC_OK : gpusync__refusal(alert, marker);
 }
 
 /* Whether the program may have one more command buffer. A Metal queue that gpusync made holds three times as many, and
@@ -3389,7 +3397,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
     int result = GPUSYNC__WELL;
     if (q->target.alert & GPUSYNC__CLOSED)
         gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
-    else if (q->target.device->lost)
+    else if (q->target.alert & GPUSYNC__LOST)
         gpusync__refuse(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
     gpusync__unlist(&w->turn);
     if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
@@ -3469,6 +3477,7 @@ static void gpusync__lose(gpusync_device *dev, gpusync_failure why, uint64_t now
     dev->lost_ns = now;
     GPUSYNC__STORE(&dev->lost, (uint32_t)why);
     for (gpusync__target *t = dev->targets; t; t = t->next) {
+        gpusync__alarm(t, GPUSYNC__LOST);
         if (t->kind != GPUSYNC__QUEUE)
             continue;
         gpusync__stir_held(gpusync__queue_of(t));
@@ -4422,12 +4431,11 @@ static inline bool gpusync__is_new(const gpusync__goal *goal)
 }
 
 /* Whether a check of the goal may tell more than that it is open: loads alone. */
-static inline bool gpusync__may_end(const gpusync__wait *wait, const gpusync__goal *goal)
+static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
     const gpusync__target *t = goal->target;
     /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
-    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number || gpusync__is_new(goal) ||
-           GPUSYNC__LOAD(&wait->device->lost);
+    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number || gpusync__is_new(goal);
 }
 
 /* Whether the wait is over. Under the lock. */
@@ -4436,7 +4444,7 @@ static bool gpusync__check(gpusync__wait *wait)
     bool ends = wait->how != GPUSYNC_WAIT_ALL && wait->which < wait->count, all = true;
     for (size_t i = 0; i < wait->count && !ends; i++) {
         const gpusync__goal *goal = &wait->goals[i];
-        ends = !goal->over && gpusync__may_end(wait, goal) && gpusync__check_goal(wait, i);
+        ends = !goal->over && gpusync__may_end(goal) && gpusync__check_goal(wait, i);
         all = all && goal->over;
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
@@ -4451,7 +4459,7 @@ static bool gpusync__check_now(gpusync__wait *wait, bool first)
     bool any = false, all = true, fresh = false;
     for (size_t i = 0; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->goals[i];
-        bool may = goal->over || gpusync__may_end(wait, goal);
+        bool may = goal->over || gpusync__may_end(goal);
         any |= may;
         all = all && may;
         fresh |= gpusync__is_new(goal);
@@ -5634,8 +5642,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     bool enters = result == GPUSYNC_OK;
     bool goes = enters && w->state == GPUSYNC__SENT;
     bool holds = enters && w->state == GPUSYNC__HELD;
-    bool plain = goes && !w->links && !c; /* then nothing else has changed */
-    bool moves = !plain && (dev->stirred.next != &dev->stirred || after.dead || after.more);
+    bool moves = dev->stirred.next != &dev->stirred || after.dead || after.more;
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */
