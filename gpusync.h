@@ -1948,7 +1948,7 @@ typedef struct gpusync__after {
     gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
-    bool more;                      /* there is anything but `dead` */
+    bool more;                      /* there is any of these */
 } gpusync__after;
 #define GPUSYNC__NOTHING                                       \
     {                                                          \
@@ -2854,6 +2854,7 @@ static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *a
         return;
     w->next_dead = after->dead; /* to free without the lock */
     after->dead = w;
+    after->more = true;
 }
 
 /* Takes a signal off its timeline. */
@@ -3604,7 +3605,7 @@ static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t
         gpusync__unhold(q, w);
     w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
     w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
-    w->since_ns = now;
+    w->since_ns = now ? now : w->since_ns;
     q->sent++;
     if (w->links)
         gpusync__send_links(q, w, after);
@@ -3968,9 +3969,8 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
     if (after->more) {
         gpusync__work_off(dev, after);
         gpusync__device_unref(dev);
-    }
-    if (after->dead)
         gpusync__drop_dead(after);
+    }
 }
 
 /* -------------------------------------------------------------------------------- >>ended --
@@ -5516,7 +5516,7 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
         return true;
     }
     w->state = GPUSYNC__HELD;
-    w->since_ns = now;
+    w->since_ns = now ? now : w->since_ns;
     q->held_count++;
     q->held = q->held || w->unordered ? q->held : w;
     q->stats.held += may == GPUSYNC__NOT_YET;
@@ -5623,7 +5623,8 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__work *foreign = NULL;
     gpusync_result result = GPUSYNC_OK;
-    uint64_t now = gpusync_now_ns();
+    bool timed = w || dev->trace || gpusync_is_done(q, GPUSYNC_EVERYTHING);
+    uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
     bool open = !w && (w = gpusync__find_open(q, buffer)) != NULL;
@@ -5632,6 +5633,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     } else if (!w) {
         gpusync__unlock(dev);
         w = foreign = gpusync__foreign(q, buffer, &result);
+        now = now ? now : gpusync_now_ns();
         gpusync__lock(dev);
         q->room += w != NULL; /* it is never refused for want of room */
     }
@@ -5642,7 +5644,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     bool enters = result == GPUSYNC_OK;
     bool goes = enters && w->state == GPUSYNC__SENT;
     bool holds = enters && w->state == GPUSYNC__HELD;
-    bool moves = dev->stirred.next != &dev->stirred || after.dead || after.more;
+    bool moves = dev->stirred.next != &dev->stirred || after.more;
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */
