@@ -2557,7 +2557,9 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
         GPUSYNC_FREE(w);
         return NULL;
     }
-    memset(&w->ticket, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, ticket));
+    /* In two parts: gcc makes a loop of what is larger than 80 bytes. */
+    memset(&w->ticket, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, ticket));
+    memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
     w->turn.next = w->place.next = w->stirring.next = NULL;
     w->place.number = 0;
     w->turn.sleeper = NULL;
@@ -4649,7 +4651,8 @@ static void gpusync__outlast(const gpusync_device *dev, gpusync__sleeper *s, con
 /* Ends a sleeper: wakers may still touch it. */
 static void gpusync__sleeper_end(gpusync__sleeper *s, const gpusync_device *dev)
 {
-    gpusync__outlast(dev, s, &s->taken, 0, GPUSYNC_FOREVER);
+    if (GPUSYNC__LOAD_SEQ(&s->taken))
+        gpusync__outlast(dev, s, &s->taken, 0, GPUSYNC_FOREVER);
     if (dev->default_hooks) {
         pthread_cond_destroy(&s->wake);
         pthread_mutex_destroy(&s->mutex);
