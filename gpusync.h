@@ -1578,6 +1578,9 @@ static void gpusync__release_pooled(void *object)
 /* For functions that few calls need: kept out of the code, and out of the stack frames, of the others. */
 #define GPUSYNC__APART static __attribute__((noinline, cold))
 
+/* For the definition of calls that no program makes for each frame: compilers make small code of them. */
+#define GPUSYNC__SELDOM GPUSYNC_API __attribute__((cold))
+
 #if defined(__x86_64__)
 #define GPUSYNC__PAUSE() __builtin_ia32_pause()
 #elif defined(__aarch64__) /* `yield` takes next to no time on Apple's cores; Rust's std and WebKit use isb, too */
@@ -5374,7 +5377,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_create(gpusync_queue *queue, c
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
+GPUSYNC__SELDOM gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     if (!queue || !command_buffer)
@@ -5699,7 +5702,7 @@ static void *gpusync__make_own(const gpusync_queue *q)
     return made;
 }
 
-GPUSYNC_API gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *behind, gpusync_ticket *ticket)
+GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *behind, gpusync_ticket *ticket)
 {
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5727,7 +5730,7 @@ GPUSYNC_API gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *beh
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     if (!queue)
@@ -6099,8 +6102,8 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
-                                                   gpusync_timeline **out)
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                                       gpusync_timeline **out)
 {
     static const gpusync_timeline_desc plain = {0, NULL, NULL, false, false};
     if (out)
@@ -6180,7 +6183,7 @@ static void gpusync__clean(char *text, size_t size)
     gpusync__copy_label(text, size, raw);
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync_error error;
@@ -6293,22 +6296,22 @@ static gpusync_result gpusync__close(gpusync__target *t, bool waits)
     return gives_up && waits ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
     return gpusync__close((gpusync__target *)warmup, true);
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
 {
     return gpusync__close((gpusync__target *)queue, true);
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
 {
     return gpusync__close((gpusync__target *)queue, false);
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
     return gpusync__close((gpusync__target *)timeline, true);
 }
@@ -6333,18 +6336,19 @@ static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed
     return gpusync__shut(t, &gone) ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed,
+                                                           void *user)
 {
     return gpusync__close_later((gpusync__target *)queue, destroyed, user);
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline, gpusync_destroyed_fn destroyed,
-                                                          void *user)
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline,
+                                                              gpusync_destroyed_fn destroyed, void *user)
 {
     return gpusync__close_later((gpusync__target *)timeline, destroyed, user);
 }
 
-GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
+GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
 {
     gpusync__sleeper s;
     if (!dev)
@@ -6368,7 +6372,8 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *dev)
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpusync_destroyed_fn destroyed, void *user)
+GPUSYNC__SELDOM gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpusync_destroyed_fn destroyed,
+                                                            void *user)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     if (!dev)
@@ -6438,7 +6443,7 @@ static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc 
             "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
 }
 
-GPUSYNC_API gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
+GPUSYNC__SELDOM gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
 {
     static const gpusync_device_desc none = {NULL, NULL, NULL, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
     if (out)
@@ -6555,8 +6560,8 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     }
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
-                                                gpusync_queue **out)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
+                                                    gpusync_queue **out)
 {
     static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, false};
     static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
@@ -6595,7 +6600,7 @@ GPUSYNC_API gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusy
 
 /* -- what else a program asks */
 
-GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
 {
     if (!queue || !queue->sticky)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6613,7 +6618,7 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
     return closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
 {
     if (!queue || !cursor || !error)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6646,7 +6651,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
     return device && GPUSYNC__LOAD(&device->lost);
 }
 
-GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue, gpusync_stats *stats)
+GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue,
+                                                        gpusync_stats *stats)
 {
     if (!device || !stats || (queue && queue->target.device != device))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6663,7 +6669,7 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
 /* The program says that nothing else runs. What may still do so, as a handler that has begun, has a reference to the
    device; the program has one, and each target. */
-GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
+GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
 {
     gpusync__sleeper s;
     uint32_t held = 1;
@@ -6920,7 +6926,7 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
     gpusync__write_works(out, q, false);
 }
 
-GPUSYNC_API size_t gpusync_device_report(gpusync_device *dev, char *buffer, size_t size)
+GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, size_t size)
 {
     gpusync__report out = {buffer, buffer ? size : 0, 0, gpusync_now_ns(), ""};
     if (out.size)
@@ -7037,8 +7043,8 @@ static bool gpusync__warmup_fill(gpusync_warmup *w, const gpusync_warmup_desc *d
     return w->items != NULL;
 }
 
-GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
-                                                gpusync_warmup **out)
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
+                                                    gpusync_warmup **out)
 {
     if (out)
         *out = NULL;
@@ -7071,7 +7077,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_start(gpusync_device *device, const gp
     return GPUSYNC_OK;
 }
 
-GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done, size_t *total)
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done,
+                                                   size_t *total)
 {
     if (!warmup)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -7090,8 +7097,8 @@ GPUSYNC_API gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t 
     return result;
 }
 
-GPUSYNC_API gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
-                                                   gpusync_error *error)
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns,
+                                                       void **out, gpusync_error *error)
 {
     if (out)
         *out = NULL;
