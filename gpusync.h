@@ -1924,6 +1924,7 @@ struct gpusync_device {
     uint32_t lost;                           /* by which failure; 0: not. Read without the lock */
     uint64_t lost_ns;                        /* when; written before `lost` */
     uint64_t looked_ns;                      /* a poll's last look at the whole device. Atomic */
+    uint32_t waits;                          /* threads in a wait that was not over at once. Atomic */
     bool listens;                            /* Metal had a listener's block as its timeline went. Atomic */
     unsigned char pad[128];                  /* what is read without the lock stands apart from it */
     gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
@@ -3982,7 +3983,7 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
    The completed handler, and the looks. Whichever comes first ends the work. */
 
 /* Notes when the GPU ran, also after the ticket has settled. */
-static void gpusync__note_times(gpusync__work *w, double start, double end)
+static inline void gpusync__note_times(gpusync__work *w, double start, double end)
 {
     gpusync__info *info = &w->queue->infos[w->ticket % GPUSYNC__INFOS];
     if (start > 0 && (w->gpu_start <= 0 || start < w->gpu_start))
@@ -4042,21 +4043,29 @@ static bool gpusync__was_cut(const gpusync__work *w)
     return false;
 }
 
-/* Reads what Metal's handler tells of a command buffer. The status is terminal by then; should it not be, Metal's error
-   decides. A feedback of Metal 4 has no status. */
-static inline void gpusync__hear(gpusync__work *w, void *source, double *start, double *end, gpusync__after *after)
+/* Reads how a command buffer has ended, from it, or from a feedback of Metal 4, which has no status. The status is
+   terminal by then; should it not be, Metal's error decides. */
+static inline void gpusync__hear(gpusync__work *w, void *source, gpusync__after *after)
 {
     bool metal4 = w->queue->metal4;
     unsigned long status =
         metal4 ? 0 : gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
-    *start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
-    *end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
     if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
         gpusync__failed(w, source, after);
     else if (metal4 && gpusync__was_cut(w))
         gpusync__failed(w, NULL, after);
     else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
         gpusync__failed(w, w->buffers[0], after);
+}
+
+/* Notes when the GPU ran, behind the wake-up of the threads that wait: to read it may take long. */
+GPUSYNC__APART void gpusync__note_late(gpusync__work *w, void *source)
+{
+    double start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
+    double end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
+    gpusync__lock(w->queue->target.device);
+    gpusync__note_times(w, start, end);
+    gpusync__unlock(w->queue->target.device);
 }
 
 /* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
@@ -4070,9 +4079,16 @@ static void gpusync__completed(void *block, void *argument)
         return;
     gpusync_queue *q = w->queue;
     gpusync_device *dev = q->target.device;
-    if (argument) /* perhaps a wrapper of the command buffer */
-        gpusync__hear(w, q->metal4 ? argument : w->buffers[((gpusync__handler *)block)->index], &start, &end, &after);
+    bool waits = argument && GPUSYNC__LOAD_SEQ(&dev->waits) && !dev->trace; /* the trace tells the times of an end */
+    /* The argument is perhaps a wrapper of the command buffer. */
+    void *source = q->metal4 ? argument : w->buffers[((gpusync__handler *)block)->index];
+    if (argument)
+        gpusync__hear(w, source, &after);
     uint64_t now = gpusync_now_ns();
+    if (argument && !waits) {
+        start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
+        end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
+    }
     gpusync__lock(dev);
     gpusync__note_times(w, start, end);
     w->running--;
@@ -4085,6 +4101,8 @@ static void gpusync__completed(void *block, void *argument)
         gpusync__leave(q, w, &after);
     }
     gpusync__finish(dev, &after);
+    if (waits)
+        gpusync__note_late(w, source);
     gpusync__work_unref(w);
 }
 
@@ -4765,7 +4783,9 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (dev->trace)
         gpusync__trace(dev, GPUSYNC_TRACE_WAIT_BEGIN, wait->count == 1 ? t : NULL, wait->goals->number, "", 0);
     bool over = gpusync__check_now(wait, true);
-    if (!over) {
+    bool counts = !over;
+    if (counts) {
+        GPUSYNC__ADD(&dev->waits, 1); /* before the look, which finds what a handler tells that sees no wait */
         wait->by = GPUSYNC_ENDED_STATUS;
         over = gpusync__look_now(wait);
     }
@@ -4786,6 +4806,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     gpusync_result result = refused ? GPUSYNC_ERROR_WOULD_DEADLOCK : over ? wait->result : GPUSYNC_TIMEOUT;
     if (!over)
         wait->by = GPUSYNC_ENDED_UNMET;
+    if (counts)
+        GPUSYNC__SUB(&dev->waits, 1);
     gpusync__count_wait(wait, q);
     if (dev->trace)
         gpusync__trace_wait(wait, result);

@@ -129,7 +129,23 @@ static void test_T8_an_end_while_it_spins_parks_no_thread(void **state)
     }
 }
 
-/* They may be slow to read. A handler reads them before it wakes those that sleep. */
+/* They may be slow to read: a handler wakes those that sleep before it reads them. */
+static void test_a_sleeper_does_not_wait_for_GPU_times(void **state)
+{
+    stage *s = stage_of(state);
+    gpusync_times times;
+    gpusync_ticket ticket;
+    void *buffer = commit_one(s, &ticket);
+    const uint64_t asked = softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime");
+    world_begin();
+    plan(MS(20), finish_now, buffer);
+    assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, NULL));
+    assert_int_equal(world.unparks, 1);
+    assert_true(world.times_asked == asked);
+    assert_ok(gpusync_poll(s->q[0], ticket, &times));
+    assert_true(times.gpu_end_s > 0);
+}
+
 static void test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times(void **state)
 {
     stage *s = stage_of(state);
@@ -339,6 +355,7 @@ int main(void)
         on_world(test_T8_yields_end_with_the_time),
         on_world(test_T8_more_pauses_take_longer),
         on_world(test_T8_an_end_while_it_spins_parks_no_thread),
+        on_world(test_a_sleeper_does_not_wait_for_GPU_times),
         on_world_with(test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times, .spins = true),
         on_world(test_S5_a_limit_inside_the_spin_is_kept),
         on_world(test_S5_a_limit_that_has_passed_before_the_spin_is_kept),

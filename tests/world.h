@@ -69,6 +69,7 @@ static struct {
     world_plan plans[WORLD_PLANS];
     unsigned planned, done;
     unsigned long parks, unparks, yields;
+    uint64_t times_asked; /* of the GPU, before the last unpark */
     unsigned long looks; /* at a status or a value, by the test's thread */
     uint64_t began[WORLD_PARKS], deadline[WORLD_PARKS]; /* of the first parks */
 } world;
@@ -180,6 +181,7 @@ static void world_unpark(void *user, gpusync_waiter *waiter)
 {
     (void)user;
     COUNT(&world.unparks);
+    PUT(&world.times_asked, softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime"));
     PUT(&waiter->scheduler_data[0], (void *)waiter);
 }
 
