@@ -5670,22 +5670,21 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         result = gpusync__try_enter(q, w, open, c, now, &after);
     }
     bool enters = result == GPUSYNC_OK;
-    bool goes = enters && w->state == GPUSYNC__SENT;
-    bool holds = enters && w->state == GPUSYNC__HELD;
+    uint8_t state = enters ? w->state : GPUSYNC__OPEN;
     bool moves = dev->stirred.next != &dev->stirred || after.more;
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */
         *ticket = (gpusync_ticket)w->ticket;
     gpusync__unlock(dev);
-    if (goes)
+    if (state == GPUSYNC__SENT)
         gpusync__send_work(dev, w);
     gpusync__mutex_unlock(&q->order);
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
     if (dev->trace && enters)
-        gpusync__trace_entry(dev, w, holds, now);
+        gpusync__trace_entry(dev, w, state == GPUSYNC__HELD, now);
     if (missed || moves) {
         gpusync__lock(dev);
         gpusync__finish(dev, &after);
