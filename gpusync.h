@@ -4691,6 +4691,8 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
     s.since_ns = now;
     s.deadline_ns = deadline;
     bool over = false;
+    if (deadline <= until) /* it may have passed meanwhile */
+        now = gpusync_now_ns();
     for (bool last = false; !over && !last;) {
         last = now >= deadline;
         if (now >= until) {

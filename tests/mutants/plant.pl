@@ -46,7 +46,7 @@ exit $bad if $bad || $lists;
 sub variant {
     my ($body, $name, $number) = @_;
     $body =~ s/\b$name\(/${name}__$number(/;
-    return $body =~ s/^GPUSYNC_API /static /r;
+    return $body =~ s/^(?:GPUSYNC_API|GPUSYNC__SELDOM) /static /r;
 }
 
 for my $from (sort { $b <=> $a } keys %functions) {
