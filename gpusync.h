@@ -4447,18 +4447,14 @@ static void gpusync__tell(const gpusync__wait *wait)
     }
 }
 
-/* Whether a goal has not been looked at, though it notes when its wait begins. */
-static inline bool gpusync__is_new(const gpusync__goal *goal)
-{
-    return goal->kind && !goal->begun;
-}
-
-/* Whether a check of the goal may tell more than that it is open: loads alone. */
+/* Whether a check of the goal may tell more than that it is open: loads alone. The first one of ALL notes when its wait
+   begins. */
 static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
     const gpusync__target *t = goal->target;
     /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
-    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number || gpusync__is_new(goal);
+    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number ||
+           (goal->kind && !goal->begun);
 }
 
 /* Whether the wait is over. Under the lock. */
@@ -4476,18 +4472,17 @@ static bool gpusync__check(gpusync__wait *wait)
     return over;
 }
 
-/* Checks the wait, if loads say that it may be over; first: or that any goal may be, or is new. */
+/* Checks the wait, if loads say that it may be over; first: or that any goal may be, or notes when its wait begins. */
 static bool gpusync__check_now(gpusync__wait *wait, bool first)
 {
-    bool any = false, all = true, fresh = false;
+    bool any = false, all = true;
     for (size_t i = 0; i < wait->count; i++) {
         const gpusync__goal *goal = &wait->goals[i];
         bool may = goal->over || gpusync__may_end(goal);
         any |= may;
         all = all && may;
-        fresh |= gpusync__is_new(goal);
     }
-    if (!fresh && !(wait->how == GPUSYNC_WAIT_ALL && !first ? all : any))
+    if (!(wait->how == GPUSYNC_WAIT_ALL && !first ? all : any))
         return false;
     gpusync__lock(wait->device);
     bool over = gpusync__check(wait);

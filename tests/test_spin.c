@@ -129,6 +129,17 @@ static void test_T8_an_end_while_it_spins_parks_no_thread(void **state)
     }
 }
 
+static gpusync_queue *asked_of;
+static bool was_done;
+
+static void see_times(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    (void)user;
+    (void)object;
+    if (phase == SOFTMETAL_AFTER && strcmp(selector, "GPUStartTime") == 0)
+        was_done = gpusync_is_done(asked_of, GPUSYNC_EVERYTHING);
+}
+
 /* They may be slow to read: a handler wakes those that sleep before it reads them. */
 static void test_a_sleeper_does_not_wait_for_GPU_times(void **state)
 {
@@ -144,6 +155,12 @@ static void test_a_sleeper_does_not_wait_for_GPU_times(void **state)
     assert_true(world.times_asked == asked);
     assert_ok(gpusync_poll(s->q[0], ticket, &times));
     assert_true(times.gpu_end_s > 0);
+    asked_of = s->q[0]; /* without a thread that waits they come first, as cheap as can be */
+    was_done = true;
+    softmetal_set_message_hook(see_times, NULL);
+    softmetal_finish(commit_one(s, &ticket));
+    softmetal_set_message_hook(NULL, NULL);
+    assert_false(was_done);
 }
 
 static void test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times(void **state)
