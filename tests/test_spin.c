@@ -136,7 +136,7 @@ static void see_times(void *user, softmetal_phase phase, void *object, const cha
 {
     (void)user;
     (void)object;
-    if (phase == SOFTMETAL_AFTER && strcmp(selector, "GPUStartTime") == 0)
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "GPUStartTime") == 0)
         was_done = gpusync_is_done(asked_of, GPUSYNC_EVERYTHING);
 }
 
