@@ -1729,8 +1729,8 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 
 /* What has one ticket. The fields from `ticket` to `gpu_end` are zero at first. */
 typedef struct gpusync__work {
-    struct gpusync__work *next; /* of those that have a ticket, or that are free */
-    gpusync_queue *queue;       /* with a reference */
+    struct gpusync__work *next, **at; /* of those that have a ticket, or that are free; at: the pointer to this one */
+    gpusync_queue *queue;             /* with a reference */
     void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals. With
                        Metal 4 MTL4CommitOptions come before the program's */
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
@@ -2845,17 +2845,14 @@ static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
 /* Drops the list's reference to work with which nothing is left to do. */
 static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    gpusync__work **at = &q->first;
     if (w->state != GPUSYNC__PUBLISHED || w->running || w->listed || w->stirring.next)
         return;
     if (w->turn.next) { /* Metal may not have made the signals yet: it uses their events, and the queue */
         gpusync__arm_later(q->passed, after);
         return;
     }
-    while (*at != w)
-        at = &(*at)->next;
-    if ((*at = w->next) == NULL)
-        q->end = at;
+    *w->at = w->next;
+    *(w->next ? &w->next->at : &q->end) = w->at;
     if (GPUSYNC__SUB(&w->refs, 1) != 1)
         return;
     w->next_dead = after->dead; /* to free without the lock */
@@ -5293,8 +5290,9 @@ static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__afte
     for (gpusync__link *link = w->links; link && !q->sticks; link = link->next)
         if (link->signal)
             gpusync__withdraw(link, after);
-    if ((w->next = q->first) == NULL)
-        q->end = &w->next;
+    w->next = q->first;
+    w->at = &q->first;
+    *(w->next ? &w->next->at : &q->end) = &w->next;
     q->first = w;
     w->state = GPUSYNC__SETTLED;
     gpusync__pass_links(w, after);
@@ -5525,6 +5523,7 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     if (w->enqueued && may == GPUSYNC__NOT_YET)
         return false;
     w->next = NULL;
+    w->at = q->end;
     *q->end = w;
     q->end = &w->next;
     q->front = q->front ? q->front : w;

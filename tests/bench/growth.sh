@@ -22,7 +22,7 @@ waits             1.5 100,400,1000 n waits on one timeline, signalled one by one
 commits           1.5 100,400,1000 commits of n open buffers, in the order of making
 held              1.5 100,400,1000 n works that are held, sent one by one, and ended
 cancel            1.5 100,400,1000 cancel_held with n works
-abandon           2.0 100,400,1000 abandon with n works, half of them held: each leaves a list from behind those sent
+abandon           1.5 100,400,1000 abandon with n works, half of them held
 poll              1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones that run
 poll_held         1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones that are held
 END
