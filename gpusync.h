@@ -4878,13 +4878,14 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
     return result;
 }
 
-/* Waits for one point, which may name nothing. */
-static gpusync_result gpusync__wait_point(gpusync_point point, uint64_t timeout_ns, const gpusync_wait_options *options)
+/* Waits for one point, which may name nothing. Apart, so that a wait for what has ended saves no registers. */
+GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, uint64_t timeout_ns,
+                                                  const gpusync_wait_options *options)
 {
-    gpusync_device *dev = gpusync__device_of(&point);
+    gpusync_device *dev = gpusync__device_of(point);
     if (!dev)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    return gpusync__wait_points(dev, &point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
+    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
 }
 
 /* A wait of the library's own for one thing of a target, to which the caller has a reference. drains: of a destroy. */
@@ -4926,11 +4927,13 @@ GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket tic
 {
     if (queue && gpusync__is_well(queue, ticket) && !(options && options->handlers))
         return GPUSYNC_OK;
-    return gpusync__wait_point(gpusync_at_ticket(queue, ticket), timeout_ns, options);
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    return gpusync__wait_point(&point, timeout_ns, options);
 }
 
 /* How a ticket of a queue, or everything up to one, stands. */
-static gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal, gpusync_times *times)
+static __attribute__((noinline)) gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal,
+                                                             gpusync_times *times)
 {
     gpusync_error error;
     const gpusync__info *info = &q->infos[goal->number % GPUSYNC__INFOS];
@@ -4954,7 +4957,7 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
         memset(times, 0, sizeof *times);
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__is_well(queue, ticket) && !times)
+    if (!times && gpusync__is_well(queue, ticket))
         return GPUSYNC_OK;
     gpusync__target *t = &queue->target;
     uint64_t committed = GPUSYNC__LOAD(&t->head.committed);
@@ -4969,8 +4972,9 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     if (ended && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         gpusync__look_around(t->device); /* it waits for work or values of others */
     /* `completed` is read last: when AHEAD is cleared it has risen. */
-    bool runs = !ended && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number;
-    gpusync_result result = runs ? GPUSYNC_NOT_READY : gpusync__ask(queue, &goal, times);
+    if (!ended && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number)
+        return GPUSYNC_NOT_READY;
+    gpusync_result result = gpusync__ask(queue, &goal, times);
     return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
 
@@ -6234,7 +6238,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
 {
     if (timeline && GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
         return GPUSYNC_OK;
-    return gpusync__wait_point(gpusync_at_value(timeline, value), timeout_ns, options);
+    const gpusync_point point = gpusync_at_value(timeline, value);
+    return gpusync__wait_point(&point, timeout_ns, options);
 }
 
 /* ------------------------------------------------------------------------------- >>destroy --
