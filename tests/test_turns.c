@@ -213,9 +213,16 @@ static void wait_for_ticket_with_limit(void *unused)
     turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
 }
 
+static void hesitate(void)
+{
+    for (int i = 0; i < 4; i++) /* else few seeds end the wait by its limit */
+        turns_point("hesitates");
+}
+
 static void end_first(void *unused)
 {
     (void)unused;
+    hesitate();
     softmetal_complete(buffers[0]);
     ended_ns = gpusync_now_ns();
     turns_point("completed");
@@ -245,6 +252,7 @@ static void wait_for_value_with_limit(void *unused)
 static void signal_and_note(void *unused)
 {
     (void)unused;
+    hesitate();
     turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
     ended_ns = gpusync_now_ns();
 }
