@@ -98,19 +98,19 @@ row() { # TITLE SCENARIO LIMIT
 
 echo "instructions for a call, $($cc --version | head -n 1) -O2, $(uname -m)"
 printf '%-36s %10s %10s %10s %10s %12s\n' "" "by hand" "${OLD:+OLD}" "gpusync.h" limit allocations
-row "commit" commit 356
-row "commit of a foreign buffer" commit_foreign 708
-row "commit, Metal 4" commit4 906
-row "submit of 8 command buffers, Metal 4" submit4 1421
-row "handler without a waiter" handler 470
-row "poll of work that runs" poll 177
-row "wait for a ticket that has ended" wait_ticket 29
-row "wait for everything, idle" wait_everything 32
+row "commit" commit 292
+row "commit of a foreign buffer" commit_foreign 478
+row "commit, Metal 4" commit4 634
+row "submit of 8 command buffers, Metal 4" submit4 1118
+row "handler without a waiter" handler 428
+row "poll of work that runs" poll 160
+row "wait for a ticket that has ended" wait_ticket 21
+row "wait for everything, idle" wait_everything 21
 row "wait for a value that is reached" wait_value 18
-row "wait_many, ended, for a point" many_ended 193
+row "wait_many, ended, for a point" many_ended 28
 row "wait_many, unmet, for a point" many_unmet 320
-row "wait_many, asleep, for a point" many_asleep 591
-row "submit with a wait and a signal" submit 1750
-row "both encoded, commit" encode 1284
-row "made, committed, waited for asleep" whole 2650
+row "wait_many, asleep, for a point" many_asleep 500
+row "submit with a wait and a signal" submit 1520
+row "both encoded, commit" encode 1102
+row "made, committed, waited for asleep" whole 2320
 finish
