@@ -63,8 +63,8 @@ override SANITIZE := $(if $(sanitizers),-fsanitize=$(sanitizers) -fno-sanitize-r
 # DWARF 4 is what valgrind up to 3.19 can read of clang's objects. _XOPEN_SOURCE is for ucontext, which Apple deprecates.
 warnings := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wno-nonnull -Wstrict-prototypes $(if $(WERROR),-Werror)
 includes := -I. -Itests -Itests/softmetal -Iexamples
-test_flags := -std=c11 $(if $(darwin),-D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= -Wno-deprecated-declarations,-gdwarf-4 \
-	-D_GNU_SOURCE -DGPUSYNC_OBJC=1)
+test_flags := -std=c11 -Wno-unused-parameter $(if $(darwin),-D_XOPEN_SOURCE=700 -D_DARWIN_C_SOURCE= \
+	-Wno-deprecated-declarations,-gdwarf-4 -D_GNU_SOURCE -DGPUSYNC_OBJC=1)
 example_flags := -std=c99 $(if $(darwin),,-gdwarf-4 -D_POSIX_C_SOURCE=200809L -DGPUSYNC_OBJC=1)
 frameworks := -framework Metal -framework CoreGraphics -framework Foundation -lobjc
 
@@ -232,8 +232,8 @@ $(BUILD)/examples/%.o: examples/%.c $(BUILD)/flags
 	echo '  cc $<'
 	$(compile) $(example_flags)
 
-# Out of the archive a program gets what it lacks: the kit, and the implementation, unless it has one of its own.
-$(BUILD)/tests/libkit.a: $(BUILD)/tests/kit.o $(BUILD)/tests/implementation.o
+# Out of the archive a program gets what it lacks: kit and main, and the implementation, unless it has one of its own.
+$(BUILD)/tests/libkit.a: $(BUILD)/tests/kit.o $(BUILD)/tests/from.o $(BUILD)/tests/implementation.o
 	rm -f $@
 	$(AR) rcs $@ $^
 

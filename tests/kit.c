@@ -55,19 +55,17 @@ static bool call_fails(void)
 
 void *kit_malloc(size_t size)
 {
-    block_head *head;
-    unsigned char *start_of;
     COUNT(&memory.calls);
     if (call_fails()) {
         COUNT(&memory.refusals);
         return NULL;
     }
     must(size > 0 && size < SIZE_MAX / 2, "GPUSYNC_MALLOC is asked for no memory, or for too much");
-    head = (block_head *)malloc(HEAD + size + TAIL);
+    block_head *head = (block_head *)malloc(HEAD + size + TAIL);
     must(head != NULL, "no memory");
     head->state = LIVING;
     head->size = size;
-    start_of = (unsigned char *)head + HEAD;
+    unsigned char *start_of = (unsigned char *)head + HEAD;
     memset(start_of, 0xA5, size);
     memset(start_of + size, 0x5C, TAIL);
     COUNT(&memory.live);
@@ -77,15 +75,12 @@ void *kit_malloc(size_t size)
 
 void kit_free(void *pointer)
 {
-    block_head *head;
-    const unsigned char *tail;
-    size_t i;
     if (!pointer) return;
-    head = (block_head *)(void *)((unsigned char *)pointer - HEAD);
+    block_head *head = (block_head *)(void *)((unsigned char *)pointer - HEAD);
     must(head->state != FREED, "GPUSYNC_FREE gets a block a second time");
     must(head->state == LIVING, "GPUSYNC_FREE gets what GPUSYNC_MALLOC did not give");
-    tail = (const unsigned char *)pointer + head->size;
-    for (i = 0; i < TAIL; i++) must(tail[i] == 0x5C, "a block was written behind its end");
+    const unsigned char *tail = (const unsigned char *)pointer + head->size;
+    for (size_t i = 0; i < TAIL; i++) must(tail[i] == 0x5C, "a block was written behind its end");
     head->state = FREED;
     __atomic_fetch_sub(&memory.live, 1, __ATOMIC_SEQ_CST);
     __atomic_fetch_sub(&memory.bytes, (long)head->size, __ATOMIC_SEQ_CST);
@@ -128,9 +123,8 @@ void gate_init(gate *g, unsigned size)
 
 void gate_wait(gate *g)
 {
-    unsigned round;
     pthread_mutex_lock(&g->lock);
-    round = g->rounds;
+    unsigned round = g->rounds;
     g->inside++;
     if (++g->arrived == g->size) {
         g->arrived = 0;
@@ -312,10 +306,8 @@ static void is_up(gpusync_waiter *waiter)
     waiter->scheduler_data[1] = NULL;
 }
 
-static void kit_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+void kit_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    unsigned round;
-    (void)user;
     lock_bed();
     bed.parks++;
     bed.deadline = deadline_ns;
@@ -324,16 +316,15 @@ static void kit_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         bed.parked++;
     }
     pthread_cond_broadcast(&bed.changed);
-    round = bed.rounds;
+    unsigned round = bed.rounds;
     while (!waiter->scheduler_data[0] && round == bed.rounds && sleep_until(deadline_ns)) {}
     is_up(waiter);
     waiter->scheduler_data[0] = NULL;
     pthread_mutex_unlock(&bed.lock);
 }
 
-static void kit_unpark(void *user, gpusync_waiter *waiter)
+void kit_unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
     lock_bed();
     bed.unparks++;
     waiter->scheduler_data[0] = waiter;
@@ -342,9 +333,8 @@ static void kit_unpark(void *user, gpusync_waiter *waiter)
     pthread_mutex_unlock(&bed.lock);
 }
 
-static void kit_yield(void *user)
+void kit_yield(void *user)
 {
-    (void)user;
     COUNT(&bed.yields);
     sched_yield();
 }
@@ -394,7 +384,6 @@ static struct {
 
 void kit_log(void *user, gpusync_log_level level, const char *text)
 {
-    (void)user;
     pthread_mutex_lock(&lines.lock);
     must(strchr(text, '\n') == NULL, "a line of the log has a newline in it");
     if (lines.count < LENGTH(lines.line)) {
@@ -408,9 +397,8 @@ void kit_log(void *user, gpusync_log_level level, const char *text)
 bool log_has(gpusync_log_level level, const char *part)
 {
     bool found = false;
-    unsigned i;
     pthread_mutex_lock(&lines.lock);
-    for (i = 0; i < lines.count && i < LENGTH(lines.line); i++)
+    for (unsigned i = 0; i < lines.count && i < LENGTH(lines.line); i++)
         if (lines.level[i] == level && strstr(lines.line[i], part)) found = true;
     pthread_mutex_unlock(&lines.lock);
     return found;
@@ -420,7 +408,6 @@ static unsigned long notify_calls;
 
 void kit_notify(void *user)
 {
-    (void)user;
     COUNT(&notify_calls);
 }
 
@@ -466,8 +453,7 @@ void assert_noted_at(note *n, gpusync_result result, const char *file, int line)
 
 void assert_in_order(note *notes, size_t count)
 {
-    size_t i;
-    for (i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         assert_int_equal(calls_of(&notes[i]), 1);
         if (i) assert_true(notes[i - 1].order < notes[i].order);
     }
@@ -553,12 +539,11 @@ static void *new_recording(gpusync_queue *queue, const char *label)
 static void drop_recordings(void)
 {
     recording *r;
-    unsigned i;
     while ((r = recordings) != NULL) {
         recordings = r->next;
         metal_release(r->buffer);
         metal_release(r->allocator);
-        for (i = 0; i < r->marks; i++) {
+        for (unsigned i = 0; i < r->marks; i++) {
             metal_release(r->table[i]);
             metal_release(r->number[i]);
         }
@@ -575,9 +560,8 @@ typedef struct whole_submission {
 static bool remembers(const gpusync_submission *s)
 {
     bool found = false;
-    size_t i;
     if (!s->command_buffers || !__atomic_load_n(&recordings, __ATOMIC_SEQ_CST)) return false;
-    for (i = 0; i < s->command_buffer_count; i++) {
+    for (size_t i = 0; i < s->command_buffer_count; i++) {
         recording *r = recording_of(s->command_buffers[i]);
         if (r) r->leader = s->command_buffers[0];
         if (r && r->waits + r->signals) found = true;
@@ -588,14 +572,13 @@ static bool remembers(const gpusync_submission *s)
 static void make_whole(const gpusync_submission *s, whole_submission *whole)
 {
     size_t most = s->wait_count + s->signal_count + 2 * MOST_POINTS * s->command_buffer_count;
-    size_t i;
     whole->s = *s;
     whole->waits = (gpusync_point *)malloc(most * sizeof(gpusync_point));
     whole->signals = (gpusync_point *)malloc(most * sizeof(gpusync_point));
     must(whole->waits && whole->signals, "no memory");
     if (s->wait_count) memcpy(whole->waits, s->waits, s->wait_count * sizeof(gpusync_point));
     whole->s.signal_count = 0;
-    for (i = 0; i < s->command_buffer_count; i++) {
+    for (size_t i = 0; i < s->command_buffer_count; i++) {
         const recording *r = recording_of(s->command_buffers[i]);
         if (!r) continue;
         memcpy(whole->waits + whole->s.wait_count, r->wait, r->waits * sizeof(gpusync_point));
@@ -613,10 +596,9 @@ static void make_whole(const gpusync_submission *s, whole_submission *whole)
 gpusync_result submit_to(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket)
 {
     whole_submission whole;
-    gpusync_result result;
     if (!remembers(submission)) return gpusync_submit(queue, submission, ticket);
     make_whole(submission, &whole);
-    result = gpusync_submit(queue, &whole.s, ticket);
+    gpusync_result result = gpusync_submit(queue, &whole.s, ticket);
     free(whole.waits);
     free(whole.signals);
     return result;
@@ -636,7 +618,6 @@ static void note_mark(void *user, const softmetal_kernel_args *args)
 {
     uint32_t number;
     unsigned i = COUNT(&noted.count);
-    (void)user;
     must(i < MOST_MARKS && args->buffers[0] != NULL, "too many marks, or one without its number");
     memcpy(&number, args->buffers[0], sizeof number);
     PUT(&noted.number[i], number);
@@ -679,6 +660,13 @@ void mark(stage *s, void *buffer, uint32_t number)
     else encode_mark(buffer, NULL, number);
 }
 
+void *marked(stage *s, unsigned queue, uint32_t number)
+{
+    void *buffer = new_buffer(s->q[queue]);
+    mark(s, buffer, number);
+    return buffer;
+}
+
 unsigned marks(void)
 {
     return GET(&noted.count);
@@ -697,14 +685,13 @@ void forget_marks(void)
 
 void assert_marks_at(const uint32_t *expected, unsigned count, const char *file, int line)
 {
-    unsigned i;
     bool good = marks() == count;
-    for (i = 0; good && i < count; i++) good = mark_at(i) == expected[i];
+    for (unsigned i = 0; good && i < count; i++) good = mark_at(i) == expected[i];
     if (good) return;
     print_error("the GPU made the marks");
-    for (i = 0; i < marks() && i < 32; i++) print_error(" %u", mark_at(i));
+    for (unsigned i = 0; i < marks() && i < 32; i++) print_error(" %u", mark_at(i));
     print_error(", expected");
-    for (i = 0; i < count && i < 32; i++) print_error(" %u", expected[i]);
+    for (unsigned i = 0; i < count && i < 32; i++) print_error(" %u", expected[i]);
     print_error("\n");
     _fail(file, line);
 }
@@ -741,7 +728,6 @@ void stage_open(stage *s, const stage_desc *desc)
     gpusync_device_desc device = desc->device;
     gpusync_queue_desc queue = desc->queue;
     gpusync_timeline_desc timeline = desc->timeline;
-    unsigned i;
     memset(s, 0, sizeof *s);
     softmetal_reset();
     softmetal_set_clock(desc->real ? SOFTMETAL_REAL : SOFTMETAL_MANUAL);
@@ -757,13 +743,13 @@ void stage_open(stage *s, const stage_desc *desc)
     if (!device.notify && device.callback_mode == GPUSYNC_CALLBACKS_MANUAL) device.notify = kit_notify;
     assert_ok(gpusync_device_create(&device, &s->device));
     s->metal_device = metal_retain(gpusync_device_metal(s->device));
-    for (i = 0; i < queues; i++) {
+    for (unsigned i = 0; i < queues; i++) {
         queue.label = queue_labels[i];
         if (desc->mixed) queue.metal4 = i % 2 == 0;
         assert_ok(gpusync_queue_create(s->device, &queue, &s->q[i]));
         s->metal[i] = metal_retain(gpusync_queue_metal(s->q[i]));
     }
-    for (i = 0; i < desc->timelines; i++) {
+    for (unsigned i = 0; i < desc->timelines; i++) {
         timeline.label = timeline_labels[i];
         assert_ok(gpusync_timeline_create(s->device, &timeline, &s->t[i]));
     }
@@ -774,27 +760,25 @@ static void tell_live(void)
     static const char *const kinds[] = {"device",   "queue", "command_buffer", "encoder",    "buffer",  "event",
                                         "shared_event", "listener", "library",  "function",   "pipeline", "error",
                                         "block",    "descriptor", "queue4",    "dispatch_queue", "run"};
-    unsigned i;
-    for (i = 0; i < LENGTH(kinds); i++)
+    for (unsigned i = 0; i < LENGTH(kinds); i++)
         if (softmetal_live(kinds[i])) print_error("  %ld of kind %s\n", softmetal_live(kinds[i]), kinds[i]);
 }
 
 void stage_close(stage *s)
 {
-    unsigned i;
     memory_fail(0, false);
     softmetal_set_message_hook(NULL, NULL);
     assert_int_equal(GET(&threads), 0);
     if (!s->real) finish_all(s);
-    for (i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
-    for (i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+    for (unsigned i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_queue_destroy(s->q[i]));
+    for (unsigned i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
     assert_true(softmetal_dispatched(PATIENCE)); /* what a destroy_later has left to do */
     assert_ok(gpusync_device_destroy(s->device));
     assert_true(softmetal_settle(PATIENCE));
     drop_recordings();
     metal_release(noted.pipeline);
     noted.pipeline = NULL;
-    for (i = 0; i < STAGE_MOST; i++) metal_release(s->metal[i]);
+    for (unsigned i = 0; i < STAGE_MOST; i++) metal_release(s->metal[i]);
     metal_release(s->metal_device);
     metal_pool_pop(s->pool);
     assert_int_equal(kit_now().parked, 0);
@@ -825,14 +809,12 @@ int stage_tear_down(void **state)
 
 int stages_are_metal4(void **state)
 {
-    (void)state;
     of_metal4 = true;
     return 0;
 }
 
 int stages_are_legacy(void **state)
 {
-    (void)state;
     of_metal4 = false;
     return 0;
 }
@@ -940,6 +922,18 @@ uint64_t value_of(gpusync_timeline *timeline)
     return value;
 }
 
+uint64_t shown(gpusync_timeline *timeline)
+{
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    return metal_event_value(event) - base;
+}
+
+void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
+{
+    assert_ok(gpusync_timeline_fail(timeline, &(const gpusync_error){.result = result}));
+}
+
 gpusync_ticket submit_at(gpusync_queue *queue, const gpusync_submission *submission, const char *file, int line)
 {
     gpusync_ticket ticket = 0;
@@ -962,8 +956,7 @@ bool finish_next_of(void *metal_queue)
     softmetal_due due = SOFTMETAL_NOTHING_DUE;
     void *buffer;
     void *next = NULL;
-    unsigned k;
-    for (k = 0; (buffer = softmetal_due_at(metal_queue, k, &due)) != NULL; k++)
+    for (unsigned k = 0; (buffer = softmetal_due_at(metal_queue, k, &due)) != NULL; k++)
         if (due == SOFTMETAL_HANDLERS_DUE) next = buffer;
     buffer = softmetal_first_in_line(metal_queue);
     if (!next && buffer && softmetal_what_is_due(buffer) == SOFTMETAL_COMPLETE_DUE) next = buffer;
@@ -979,8 +972,7 @@ bool finish_next(gpusync_queue *queue)
 static bool finish_some(stage *s)
 {
     bool moved = false;
-    unsigned i;
-    for (i = 0; i < STAGE_MOST; i++)
+    for (unsigned i = 0; i < STAGE_MOST; i++)
         while (s->metal[i] && finish_next_of(s->metal[i])) moved = true;
     return moved;
 }

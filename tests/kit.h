@@ -4,35 +4,21 @@
    it.
    A program is done with set-up by
 
-       static void test_a_ticket_ends(void **state)
+       on_stage(test_a_ticket_ends)
        {
-           stage *s = stage_of(state);
            gpusync_ticket ticket = commit(s->q[0], new_buffer(s->q[0]));
            assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
            finish_next(s->q[0]);
            assert_ok(gpusync_poll(s->q[0], ticket, NULL));
        }
 
-       int main(void)
-       {
-           const struct CMUnitTest tests[] = {
-               on_stage(test_a_ticket_ends),
-               on_stage_with(test_another, .queues = 2, .timelines = 1, .real = true),
-               on_both_kinds(test_a_ticket_ends), // twice: the second time its queues are of Metal 4
-           };
-           return cmocka_run_group_tests(tests, NULL, NULL);
-       }
+   on_stage is the head of a function with a `stage *s`, and puts it among the program's tests: from.h runs them.
 
    A program that has the implementation in it defines GPUSYNC_IMPLEMENTATION before it includes this. One that takes
    turns includes kit_memory.h, turns.h and kit.h, in this order. */
 #ifndef KIT_H
 #define KIT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "from.h"
 #include "slow.h"
 
@@ -130,7 +116,10 @@ gpusync_result job_end(job *j); /* waits until the call has returned */
    A thread counts as parked from when it sleeps in park until it is unparked, or its park ends at its deadline. A wait
    of gpusync's parks again every now and then, to look. */
 
-extern const gpusync_hooks kit_hooks;
+extern const gpusync_hooks kit_hooks; /* of these three */
+void kit_yield(void *user);
+void kit_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns);
+void kit_unpark(void *user, gpusync_waiter *waiter);
 extern const gpusync_hooks without_slices; /* the same, where nothing but an unpark ends the sleep of a wait */
 void await_parked(unsigned n);     /* until n threads or more are parked: nothing is left to chance */
 void await_parks(unsigned long n); /* until park was called so often since the stage was opened */
@@ -207,31 +196,31 @@ typedef struct stage {
     void *pool;
 } stage;
 
-#define on_stage(test) {#test, test, stage_set_up, stage_tear_down, (void *)&(stage_desc){0}}
-#define on_stage_with(test, ...) {#test, test, stage_set_up, stage_tear_down, (void *)&(stage_desc){__VA_ARGS__}}
+#define on_stage(test) on_stage_with(test, 0)
+#define on_stage_with(test, ...) KIT_TEST(test, ON_STAGE(test, __VA_ARGS__))
+#define also_on_stage_with(test, ...) KIT_ADD(test##_also, ON_STAGE(test, __VA_ARGS__)) /* once more, behind the test */
 #define stage_of(state) ((stage *)*(state))
 int stage_set_up(void **state);
 int stage_tear_down(void **state);
 
 /* The test twice: as it stands, and, "_on_metal4", with queues of Metal 4 in its stage, or in every stage that it
    opens. What is said of work below holds there, too. */
-#define on_both_kinds(test) on_stage(test), ON_METAL4(test, stage_set_up, stage_tear_down, 0)
+#define on_both_kinds(test) on_both_kinds_with(test, 0)
 #define on_both_kinds_with(test, ...) \
-    on_stage_with(test, __VA_ARGS__), ON_METAL4(test, stage_set_up, stage_tear_down, __VA_ARGS__)
+    KIT_TEST(test, ON_STAGE(test, __VA_ARGS__), ON_METAL4(test, stage_set_up, stage_tear_down, __VA_ARGS__))
+#define without_stage_on_both_kinds(test) KIT_PLAIN_TEST(test, cmocka_unit_test(test), ALL_ON_METAL4(test, test, NULL))
 /* ... and a third time, "_on_both", with queues of either kind in turn: for tests with several queues. */
 #define on_all_kinds_with(test, ...) \
-    on_both_kinds_with(test, __VA_ARGS__), ON_BOTH(test, stage_set_up, stage_tear_down, __VA_ARGS__)
-#define on_all_worlds_with(test, ...) \
-    on_both_worlds_with(test, __VA_ARGS__), ON_BOTH(test, world_set_up, world_tear_down, __VA_ARGS__)
-#define on_both_worlds(test) on_world(test), ON_METAL4(test, world_set_up, world_tear_down, 0)
-#define on_both_worlds_with(test, ...) \
-    on_world_with(test, __VA_ARGS__), ON_METAL4(test, world_set_up, world_tear_down, __VA_ARGS__)
-#define unit_test_on_both_kinds(test) \
-    cmocka_unit_test(test), {#test "_on_metal4", test, stages_are_metal4, stages_are_legacy, NULL}
+    KIT_TEST(test, ON_STAGE(test, __VA_ARGS__), ON_METAL4(test, stage_set_up, stage_tear_down, __VA_ARGS__), \
+             ON_BOTH(test, stage_set_up, stage_tear_down, __VA_ARGS__))
+
+/* What these are made of: rows of cmocka's. */
+#define ON_STAGE(test, ...) {#test, test, stage_set_up, stage_tear_down, (void *)&(stage_desc){__VA_ARGS__}}
 #define ON_METAL4(test, set_up, tear_down, ...) \
     {#test "_on_metal4", test, set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__, .metal4 = true}}
 #define ON_BOTH(test, set_up, tear_down, ...) \
     {#test "_on_both", test, set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__, .mixed = true}}
+#define ALL_ON_METAL4(test, body, state) {#test "_on_metal4", body, stages_are_metal4, stages_are_legacy, state}
 int stages_are_metal4(void **state); /* from here on, whatever queue.metal4 says */
 int stages_are_legacy(void **state);
 
@@ -264,6 +253,9 @@ void *signalling(gpusync_queue *queue, gpusync_point signal);
 void *waiting(gpusync_queue *queue, gpusync_point wait);
 void signal_value(gpusync_timeline *timeline, uint64_t value);
 uint64_t value_of(gpusync_timeline *timeline); /* which has not failed */
+/* What its event shows, as a value of the timeline. Makes the event known to other code. */
+uint64_t shown(gpusync_timeline *timeline);
+void fail_timeline(gpusync_timeline *timeline, gpusync_result result);
 #define assert_failed(timeline, result) assert_result(gpusync_timeline_query(timeline, &(uint64_t){0}), result)
 
 /* SUBMIT(queue, WAITS(at(t, 1), ticket_at(q, 2)), BUFFERS(buffer), SIGNALS(at(t, 2)), .flags = ...) -> its ticket */
@@ -299,12 +291,16 @@ void settle(stage *s);
 /* What the GPU does, in its order: a kernel notes the number when it runs. The first mark makes the pipeline, so make
    one before softmetal_fail_creation. */
 void mark(stage *s, void *buffer, uint32_t number);
+void *marked(stage *s, unsigned queue, uint32_t number); /* a new buffer */
 unsigned marks(void);          /* how many were noted */
 uint32_t mark_at(unsigned i);  /* the i-th, from 0 */
 void forget_marks(void);
 #define assert_marks(...) \
     assert_marks_at(KIT_LIST(const uint32_t, __VA_ARGS__), KIT_COUNT(const uint32_t, __VA_ARGS__), __FILE__, __LINE__)
 void assert_marks_at(const uint32_t *expected, unsigned count, const char *file, int line);
+
+/* Those that are not named are false, as on a new stage. */
+#define set_quirks(...) softmetal_set_quirks(&(const softmetal_quirks){__VA_ARGS__})
 
 /* -- failures ----------------------------------------------------------------------------------------------------- */
 

@@ -21,9 +21,7 @@ static void race_free(void *memory);
 #include "kit_memory.h"
 #include "turns.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "from.h"
 #include "../examples/metal.h"
 
 /* ------------------------------------------------------------------------------------------------------ >>stage -- */
@@ -96,9 +94,6 @@ static void race_notify(void *user)
 
 static void race_log(void *user, gpusync_log_level level, const char *text)
 {
-    (void)user;
-    (void)level;
-    (void)text;
     turns_point("log");
     if (getenv("TURNS_TRACE"))
         fprintf(stderr, "log: %s\n", text);

@@ -5,11 +5,6 @@
 #ifndef SOFTMETAL_WORDS_H
 #define SOFTMETAL_WORDS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include "from.h"
 #include "slow.h"
 
@@ -258,10 +253,13 @@ FN void stage_close(stage *s)
 }
 
 /* In a table of tests: the stage is the test's state. */
-FN const softmetal_clock real_clock = SOFTMETAL_REAL, manual_clock = SOFTMETAL_MANUAL;
+FN softmetal_clock real_clock = SOFTMETAL_REAL, manual_clock = SOFTMETAL_MANUAL;
 FN int tear_down(void **state) { return stage_close(*state), 0; }
-#define on_real(test) {#test, test, set_up, tear_down, (void *)(uintptr_t)&real_clock}
-#define on_manual(test) {#test "_by_hand", test, set_up, tear_down, (void *)(uintptr_t)&manual_clock}
+#define on_real(test) KIT_TEST(test, ON_REAL(test))
+#define on_manual(test) KIT_TEST(test, ON_MANUAL(test))
+#define on_both_clocks(test) KIT_TEST(test, ON_REAL(test), ON_MANUAL(test))
+#define ON_REAL(test) {#test, test, set_up, tear_down, &real_clock}
+#define ON_MANUAL(test) {#test "_by_hand", test, set_up, tear_down, &manual_clock}
 
 /* -- what ends the process: a program runs itself again with a word and a number ---------------------------------- */
 

@@ -66,23 +66,13 @@ static inline void park_patiently(void *user, gpusync_waiter *waiter, uint64_t d
     bool brief = deadline_ns <= GET(&still_now) + MS(2);
     if (brief)
         sched_yield();
-    kit_hooks.park(user, waiter, brief ? 0 : UINT64_MAX / 4);
-}
-
-static inline void unpark_patiently(void *user, gpusync_waiter *waiter)
-{
-    kit_hooks.unpark(user, waiter);
-}
-
-static inline void yield_patiently(void *user)
-{
-    kit_hooks.yield(user);
+    kit_park(user, waiter, brief ? 0 : UINT64_MAX / 4);
 }
 
 static const gpusync_hooks patient_hooks __attribute__((unused)) = {
-    .yield = yield_patiently,
+    .yield = kit_yield,
     .park = park_patiently,
-    .unpark = unpark_patiently,
+    .unpark = kit_unpark,
 };
 
 /* A park takes no time, and is over at its deadline: for the one thread that waits. `meanwhile`, if there is one, is
@@ -95,7 +85,6 @@ static struct {
 
 static inline void park_and_pass(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    (void)user;
     passing.parks++;
     if (passing.meanwhile)
         passing.meanwhile(passing.argument, passing.parks);
@@ -105,13 +94,11 @@ static inline void park_and_pass(void *user, gpusync_waiter *waiter, uint64_t de
 
 static inline void unpark_passing(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
     __atomic_store_n(&waiter->scheduler_data[0], (void *)waiter, __ATOMIC_SEQ_CST);
 }
 
 static inline void yield_passing(void *user)
 {
-    (void)user;
     sched_yield();
 }
 

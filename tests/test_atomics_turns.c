@@ -19,7 +19,6 @@ static void end_one(void *number)
 /* Each ticket is committed before the one before it ends: the queue is never idle. */
 static void commit_and_end(void *unused)
 {
-    (void)unused;
     for (int i = 1; i < 3; i++) {
         tickets[i] = commit_buffer(stage.q[0], buffers[i]);
         softmetal_finish(buffers[i - 1]);
@@ -28,7 +27,6 @@ static void commit_and_end(void *unused)
 
 static void ask(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         turns_check(!gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
         turns_check(gpusync_in_flight(stage.q[0]) >= 1);
@@ -42,7 +40,6 @@ static void ask(void *unused)
 
 static void set_up_busy(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     for (int i = 0; i < 3; i++)
         buffers[i] = make_buffer(stage.q[0]);
@@ -53,17 +50,15 @@ static void set_up_busy(void *unused)
 
 static void tear_down_busy(void *unused)
 {
-    (void)unused;
     softmetal_finish(buffers[2]);
     turns_check(gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
     turns_expect(gpusync_in_flight(stage.q[0]), 0);
     close_stage();
 }
 
-static void test_S2_a_busy_queue_never_looks_idle(void **state)
+without_stage(test_S2_a_busy_queue_never_looks_idle)
 {
     const turns_race race = {.name = "busy", .setup = set_up_busy, .teardown = tear_down_busy};
-    (void)state;
     run_race(&race, 1, 300, 7);
 }
 
@@ -71,7 +66,6 @@ static void test_S2_a_busy_queue_never_looks_idle(void **state)
    sight of the lock-free load is reached for each call. */
 static void ask_for_the_record(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 3; i++) {
         bool done = gpusync_is_done(stage.q[0], 2);
         see(done);
@@ -88,7 +82,6 @@ static void ask_for_the_record(void *unused)
 
 static void set_up_record(void *unused)
 {
-    (void)unused;
     begin(1, 1);
     for (int i = 0; i < 2; i++) {
         const gpusync_point signal = gpusync_at_value(stage.t[0], (uint64_t)i + 1);
@@ -101,17 +94,15 @@ static void set_up_record(void *unused)
     turns_gpus(1);
 }
 
-static void test_S4_the_record_comes_before_is_done(void **state)
+without_stage(test_S4_the_record_comes_before_is_done)
 {
     const turns_race race = {.name = "record", .setup = set_up_record, .teardown = close_plainly};
-    (void)state;
     run_race(&race, 1, 300, 3);
 }
 
 /* A ticket that has ended behind one that has not stays ended for each call, while that one ends, too. */
 static void let_go_and_end(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
     softmetal_finish(buffers[0]);
 }
@@ -119,7 +110,6 @@ static void let_go_and_end(void *unused)
 static void ask_for_what_is_ahead(void *unused)
 {
     const gpusync_point point = gpusync_at_ticket(stage.q[0], 2);
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         turns_expect(gpusync_poll(stage.q[0], 2, NULL), GPUSYNC_OK);
         turns_expect(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ANY, 0, NULL, NULL), GPUSYNC_OK);
@@ -129,7 +119,6 @@ static void ask_for_what_is_ahead(void *unused)
 
 static void set_up_ahead(void *unused)
 {
-    (void)unused;
     begin(1, 1);
     const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
     for (int i = 0; i < 2; i++) {
@@ -142,17 +131,15 @@ static void set_up_ahead(void *unused)
     turns_add("asks", ask_for_what_is_ahead, NULL);
 }
 
-static void test_S4_a_ticket_that_has_ended_out_of_turn_stays_so(void **state)
+without_stage(test_S4_a_ticket_that_has_ended_out_of_turn_stays_so)
 {
     const turns_race race = {.name = "ahead", .setup = set_up_ahead, .teardown = close_plainly};
-    (void)state;
     run_race(&race, 1, 300, 3);
 }
 
 /* The second begins with the loss, for a thread that sees the loss without the lock, too. */
 static void poll_across_the_loss(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 3; i++) {
         see(gpusync_device_is_lost(stage.device));
         turns_expect(gpusync_poll(stage.q[0], 1, NULL), GPUSYNC_NOT_READY);
@@ -161,7 +148,6 @@ static void poll_across_the_loss(void *unused)
 
 static void set_up_lost(void *unused)
 {
-    (void)unused;
     begin(2, 0);
     for (int i = 0; i < 2; i++) {
         buffers[i] = make_buffer(stage.q[i]);
@@ -174,15 +160,13 @@ static void set_up_lost(void *unused)
 
 static void tear_down_lost(void *unused)
 {
-    (void)unused;
     softmetal_finish(buffers[0]);
     close_stage();
 }
 
-static void test_T6_no_call_tells_of_the_loss_before_its_second(void **state)
+without_stage(test_T6_no_call_tells_of_the_loss_before_its_second)
 {
     const turns_race race = {.name = "lost", .setup = set_up_lost, .teardown = tear_down_lost};
-    (void)state;
     run_race(&race, 1, 300, 3);
 }
 
@@ -190,7 +174,6 @@ static void test_T6_no_call_tells_of_the_loss_before_its_second(void **state)
    by another thread: each wakes. */
 static bool one_sleeps(void *unused)
 {
-    (void)unused;
     return turns_state_of("sleeps, too") == TURNS_PARKED;
 }
 
@@ -203,7 +186,6 @@ static void sleep_for_two_queues(void *unused)
 
 static void sleep_for_one_queue(void *unused)
 {
-    (void)unused;
     turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_OK);
 }
 
@@ -211,7 +193,6 @@ enum { EARLY = 20 };
 
 static bool both_are_listed(void *unused)
 {
-    (void)unused;
     return stage.early_parks < EARLY;
 }
 
@@ -223,7 +204,6 @@ static void end_when_both_are_listed(void *number)
 
 static void set_up_two_lists(void *unused)
 {
-    (void)unused;
     begin(2, 0);
     for (int i = 0; i < 2; i++) {
         buffers[i] = make_buffer(stage.q[i]);
@@ -236,10 +216,9 @@ static void set_up_two_lists(void *unused)
     turns_add("ends 1", end_one, &numbers[1]);
 }
 
-static void test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep(void **state)
+without_stage(test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep)
 {
     const turns_race race = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
-    (void)state;
     run_race(&race, 1, 1500, 0);
 }
 
@@ -248,13 +227,11 @@ static void test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep(void 
 /* Each callback that becomes due is run, though no other call follows: the one that is asked for may be about to end. */
 static void ask_for_callback(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_on_done(gpusync_at_ticket(stage.q[0], 1), note_outcome, &outcomes[2]), GPUSYNC_OK);
 }
 
 static bool are_called(void *unused)
 {
-    (void)unused;
     return outcomes[0].calls && outcomes[1].calls && outcomes[2].calls;
 }
 
@@ -266,7 +243,6 @@ static void await_callbacks(void *unused)
 static void set_up_asked(void *unused)
 {
     gpusync_device_desc desc = race_device();
-    (void)unused;
     forget();
     memset(&stage, 0, sizeof stage);
     desc.callback_mode = GPUSYNC_CALLBACKS_QUEUED;
@@ -286,7 +262,6 @@ static void set_up_asked(void *unused)
 
 static void tear_down_asked(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 3; i++) {
         turns_expect(outcomes[i].calls, 1);
         turns_expect(outcomes[i].result, GPUSYNC_OK);
@@ -294,10 +269,9 @@ static void tear_down_asked(void *unused)
     close_stage();
 }
 
-static void test_R25_a_callback_that_is_due_is_run(void **state)
+without_stage(test_R25_a_callback_that_is_due_is_run)
 {
     const turns_race race = {.name = "asked", .setup = set_up_asked, .teardown = tear_down_asked};
-    (void)state;
     run_race(&race, 1, 300, 0);
 }
 
@@ -307,14 +281,12 @@ static void test_R25_a_callback_that_is_due_is_run(void **state)
    later. */
 static void look_everywhere(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_device_run_callbacks(stage.device, 0, NULL), GPUSYNC_OK);
     turns_expect(gpusync_device_wait(stage.device, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
 }
 
 static void destroy_now(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
     turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
     stage.q[0] = NULL;
@@ -323,14 +295,12 @@ static void destroy_now(void *unused)
 
 static void destroy_then(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_queue_destroy_later(stage.q[1], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
     stage.q[1] = NULL;
 }
 
 static void set_up_targets(void *unused)
 {
-    (void)unused;
     begin(3, 1);
     memset(gones, 0, sizeof gones);
     for (int i = 0; i < 3; i++)
@@ -344,29 +314,12 @@ static void set_up_targets(void *unused)
 
 static void tear_down_targets(void *unused)
 {
-    (void)unused;
     turns_expect(gones[QUEUE_GONE], 1);
     close_stage();
 }
 
-static void test_R24_a_look_everywhere_meets_objects_that_go(void **state)
+without_stage(test_R24_a_look_everywhere_meets_objects_that_go)
 {
     const turns_race race = {.name = "targets", .setup = set_up_targets, .teardown = tear_down_targets};
-    (void)state;
     run_race(&race, 1, 300, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_S2_a_busy_queue_never_looks_idle),
-        cmocka_unit_test(test_S4_the_record_comes_before_is_done),
-        cmocka_unit_test(test_S4_a_ticket_that_has_ended_out_of_turn_stays_so),
-        cmocka_unit_test(test_T6_no_call_tells_of_the_loss_before_its_second),
-        cmocka_unit_test(test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep),
-        cmocka_unit_test(test_R25_a_callback_that_is_due_is_run),
-        cmocka_unit_test(test_R24_a_look_everywhere_meets_objects_that_go),
-        TESTS_OF_TURNS,
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

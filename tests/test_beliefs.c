@@ -75,8 +75,6 @@ static void turn_no_method(void)
 static void hold_up(void *unused, softmetal_phase phase, void *object, const char *selector)
 {
     static unsigned commits;
-    (void)unused;
-    (void)object;
     if (phase == SOFTMETAL_BEFORE && !strcmp(selector, "commit") && ADD_ONE(commits) == 2)
         for (;;)
             nap(1000);
@@ -190,19 +188,17 @@ static void check(bool good, size_t row, size_t number)
         fail_msg("knob %zu, %s: %s, %s", number, rows[row].name, answers[row].verdict, answers[row].text);
 }
 
-static void test_each_belief_holds_on_softmetal(void **state)
+without_stage(test_each_belief_holds_on_softmetal)
 {
-    (void)state;
     turned = NULL;
     ask_all(begin, NULL);
     for (size_t i = 0; i < ROWS; i++)
         check(is(i, rows[i].probe ? HELD : NOT_TRIED), i, 0);
 }
 
-static void test_each_belief_fails_on_a_device_that_breaks_it(void **state)
+without_stage(test_each_belief_fails_on_a_device_that_breaks_it)
 {
     bool seen[ROWS] = {false};
-    (void)state;
     for (turned = knobs; turned < knobs + KNOBS; turned++) {
         size_t first = 0;
         while (strcmp(rows[first].name, turned->rows[0]) != 0)
@@ -222,13 +218,11 @@ static void test_each_belief_fails_on_a_device_that_breaks_it(void **state)
 /* In the child: ends as a probe does whose time is over. */
 static void hang(const char *probe)
 {
-    (void)probe;
     raise(SIGALRM);
 }
 
-static void test_two_hangs_end_the_questions(void **state)
+without_stage(test_two_hangs_end_the_questions)
 {
-    (void)state;
     ask_all(hang, NULL);
     for (size_t i = 0, second = rows_end(0); i < ROWS; i++)
         check(is(i, i < rows_end(second) ? NOT_HELD : NOT_TRIED), i, 0);
@@ -236,16 +230,11 @@ static void test_two_hangs_end_the_questions(void **state)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_hangs_end_the_questions),
-        cmocka_unit_test(test_each_belief_holds_on_softmetal),
-        cmocka_unit_test(test_each_belief_fails_on_a_device_that_breaks_it),
-    };
     own_path = arguments[0];
     (void)become_probe; /* a Mac's program begins so */
     if (count == 4 && !strcmp(arguments[1], "--probe")) {
         turned = arguments[3][0] ? &knobs[arguments[3][0] - '0'] : NULL;
         turn_and_probe(arguments[2]);
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

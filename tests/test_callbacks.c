@@ -4,6 +4,8 @@
    program's, and by hand. */
 #include "kit.h"
 
+#define by_hand {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}
+
 void *dispatch_queue_create(const char *label, void *attribute);
 void dispatch_async_f(void *queue, void *context, void (*function)(void *));
 void dispatch_release(void *object);
@@ -79,9 +81,8 @@ static void callbacks_of_tickets(scene *c)
 }
 
 /* Tickets rise; of one ticket on_complete comes first, the others as they were registered. */
-static void test_R25_callbacks_of_tickets_come_once_and_in_order(void **state)
+without_stage_on_both_kinds(test_R25_callbacks_of_tickets_come_once_and_in_order)
 {
-    (void)state;
     in_each_place(callbacks_of_tickets, (stage_desc){0});
 }
 
@@ -107,9 +108,8 @@ static void callbacks_of_values(scene *c)
     assert_noted(&unreached, GPUSYNC_OK);
 }
 
-static void test_R25_callbacks_of_values_come_once_and_in_order(void **state)
+without_stage(test_R25_callbacks_of_values_come_once_and_in_order)
 {
-    (void)state;
     in_each_place(callbacks_of_values, (stage_desc){.timelines = 1});
 }
 
@@ -141,23 +141,20 @@ static void callbacks_of_several(scene *c)
     assert_in_order(notes, LENGTH(notes));
 }
 
-static void test_R25_callbacks_of_several_objects_come_in_the_order_in_which_they_became_due(void **state)
+without_stage_on_both_kinds(test_R25_callbacks_of_several_objects_come_in_the_order_in_which_they_became_due)
 {
-    (void)state;
     in_each_place(callbacks_of_several, (stage_desc){.queues = 2, .timelines = 2});
 }
 
 static void meet_the_other(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)error;
     must(result == GPUSYNC_OK, "the callback's result");
     gate_wait((gate *)user);
 }
 
 /* One at a time is a rule of each device: each of the two callbacks waits for the other. */
-static void test_R25_callbacks_of_two_devices_run_at_once(void **state)
+on_stage(test_R25_callbacks_of_two_devices_run_at_once)
 {
-    stage *s = stage_of(state);
     gpusync_device *other = NULL;
     gpusync_queue *queue = NULL;
     gate g;
@@ -173,9 +170,8 @@ static void test_R25_callbacks_of_two_devices_run_at_once(void **state)
 }
 
 /* The second handler comes first: the callback of its ticket waits for its turn. */
-static void test_S3_callbacks_of_ordered_work_wait_for_their_turn(void **state)
+on_both_kinds_with(test_S3_callbacks_of_ordered_work_wait_for_their_turn, .device = by_hand)
 {
-    stage *s = stage_of(state);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     note notes[2];
     memset(notes, 0, sizeof notes);
@@ -188,9 +184,8 @@ static void test_S3_callbacks_of_ordered_work_wait_for_their_turn(void **state)
     assert_in_order(notes, 2);
 }
 
-static void test_R1_the_callback_of_unordered_work_waits_for_nothing_else(void **state)
+on_both_kinds_with(test_R1_the_callback_of_unordered_work_waits_for_nothing_else, .device = by_hand)
 {
-    stage *s = stage_of(state);
     void *ordered = new_buffer(s->q[0]);
     void *alone = new_buffer(s->q[0]);
     const gpusync_point points[] = {ticket_at(s->q[0], 2), ticket_at(s->q[0], 3)};
@@ -251,9 +246,8 @@ static void callbacks_of_what_has_ended(scene *c)
     }
 }
 
-static void test_R25_what_has_ended_calls_back_all_the_same(void **state)
+without_stage_on_both_kinds(test_R25_what_has_ended_calls_back_all_the_same)
 {
-    (void)state;
     in_each_place(callbacks_of_what_has_ended, (stage_desc){.timelines = 1});
 }
 
@@ -274,17 +268,15 @@ static void keep_busy(void *context)
 static void comes_after_the_busy_one(void *user, gpusync_result result, const gpusync_error *error)
 {
     busy *b = (busy *)user;
-    (void)error;
     must(result == GPUSYNC_OK, "the callback's result");
     must(GET(&b->left), "the callback does not run on the program's serial queue");
     gate_wait(&b->open);
 }
 
-static void test_R25_callbacks_run_on_the_programs_dispatch_queue(void **state)
+without_stage_on_both_kinds(test_R25_callbacks_run_on_the_programs_dispatch_queue)
 {
     scene c;
     busy b = {.left = false};
-    (void)state;
     open_scene(&c, PROGRAMS_QUEUE, (stage_desc){0});
     gate_init(&b.open, 2);
     dispatch_async_f(c.serial, &b, keep_busy);
@@ -299,14 +291,11 @@ static void test_R25_callbacks_run_on_the_programs_dispatch_queue(void **state)
 
 static void note_class(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)result;
-    (void)error;
     PUT((unsigned *)user, softmetal_dispatch_qos(NULL));
 }
 
-static void test_R25_gpusyncs_dispatch_queue_is_user_initiated(void **state)
+on_stage(test_R25_gpusyncs_dispatch_queue_is_user_initiated)
 {
-    stage *s = stage_of(state);
     unsigned class = 0;
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), note_class, &class));
     settle(s);
@@ -314,11 +303,10 @@ static void test_R25_gpusyncs_dispatch_queue_is_user_initiated(void **state)
 }
 
 /* The device keeps it, whatever the program does with its own reference. */
-static void test_ownership_the_programs_dispatch_queue_is_retained(void **state)
+without_stage_on_both_kinds(test_ownership_the_programs_dispatch_queue_is_retained)
 {
     scene c;
     note n = {0};
-    (void)state;
     open_scene(&c, PROGRAMS_QUEUE, (stage_desc){0});
     dispatch_release(c.serial);
     c.serial = NULL;
@@ -343,11 +331,10 @@ static void destroy_here(void *context)
 }
 
 /* The program destroys a queue on the very dispatch queue where its callback is to run, behind what runs there now. */
-static void test_R25_a_destroy_on_the_dispatch_queue_of_the_callbacks_runs_them(void **state)
+without_stage_on_both_kinds(test_R25_a_destroy_on_the_dispatch_queue_of_the_callbacks_runs_them)
 {
     scene c;
     note n = {0};
-    (void)state;
     open_scene(&c, PROGRAMS_QUEUE, (stage_desc){0});
     leaver l = {.queue = c.s.q[0], .n = &n, .result = GPUSYNC_TIMEOUT};
     softmetal_set_dispatch_threads(0);
@@ -364,9 +351,8 @@ static void test_R25_a_destroy_on_the_dispatch_queue_of_the_callbacks_runs_them(
 }
 
 /* No worker of libdispatch begins anything: what runs then ran in a call of this thread. */
-static void test_S10_no_wait_poll_or_signal_runs_a_callback(void **state)
+on_both_kinds_with(test_S10_no_wait_poll_or_signal_runs_a_callback, .timelines = 1)
 {
-    stage *s = stage_of(state);
     note notes[3];
     memset(notes, 0, sizeof notes);
     assert_true(softmetal_dispatched(SECONDS(60)));
@@ -408,9 +394,8 @@ static void ask_inside(void *user, gpusync_result result, const gpusync_error *e
     remember(&h->told, result, error);
 }
 
-static void test_S4_a_failure_is_on_record_before_its_callback(void **state)
+on_both_kinds(test_S4_a_failure_is_on_record_before_its_callback)
 {
-    stage *s = stage_of(state);
     heard h = {.queue = s->q[0]};
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), ask_inside, &h));
@@ -441,9 +426,8 @@ static void assert_times_of_metal(const gpusync_times *times, void *buffer)
 }
 
 /* F14: a look finds the end before the handler. The times are zero until the handler brings them, and not lost. */
-static void test_R26_times_that_a_callback_lacks_come_with_the_handler(void **state)
+on_stage_with(test_R26_times_that_a_callback_lacks_come_with_the_handler, .device = by_hand)
 {
-    stage *s = stage_of(state);
     heard h = {.queue = s->q[0]};
     gpusync_times times;
     void *buffer = metal_retain(new_buffer(s->q[0]));
@@ -461,9 +445,8 @@ static void test_R26_times_that_a_callback_lacks_come_with_the_handler(void **st
     metal_release(buffer);
 }
 
-static void test_R26_a_callback_behind_the_handler_has_the_times(void **state)
+on_stage_with(test_R26_a_callback_behind_the_handler_has_the_times, .device = by_hand)
 {
-    stage *s = stage_of(state);
     heard h = {.queue = s->q[0]};
     void *buffer = metal_retain(new_buffer(s->q[0]));
     softmetal_set_gpu_clock(tick);
@@ -478,8 +461,6 @@ static void test_R26_a_callback_behind_the_handler_has_the_times(void **state)
 
 static void autorelease(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)result;
-    (void)error;
     metal_get(user, "autorelease");
 }
 
@@ -489,9 +470,8 @@ static void note_gone(void *user)
 }
 
 /* By hand, so that the pool of this thread would keep the object. */
-static void test_S10_a_callback_has_an_autorelease_pool(void **state)
+on_stage_with(test_S10_a_callback_has_an_autorelease_pool, .device = by_hand)
 {
-    stage *s = stage_of(state);
     unsigned gone = 0;
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), autorelease, softmetal_new_witness(note_gone, &gone)));
     assert_int_equal(run_callbacks(s), 1);
@@ -500,9 +480,8 @@ static void test_S10_a_callback_has_an_autorelease_pool(void **state)
 
 /* -- refused ------------------------------------------------------------------------------------------------------ */
 
-static void test_R7_a_callback_is_refused_for_no_point(void **state)
+on_both_kinds_with(test_R7_a_callback_is_refused_for_no_point, .timelines = 1)
 {
-    stage *s = stage_of(state);
     const struct {
         gpusync_point point;
         gpusync_result expected;
@@ -522,9 +501,8 @@ static void test_R7_a_callback_is_refused_for_no_point(void **state)
     assert_int_equal(calls_of(&n), 0);
 }
 
-static void test_T15_a_refused_release_retains_nothing(void **state)
+on_both_kinds(test_T15_a_refused_release_retains_nothing)
 {
-    stage *s = stage_of(state);
     unsigned gone = 0;
     void *object = softmetal_new_witness(note_gone, &gone);
     commit_new(s->q[0]);
@@ -540,9 +518,8 @@ static void test_T15_a_refused_release_retains_nothing(void **state)
 }
 
 /* Whichever allocation fails: no ticket, no callback. The loop ends with the submission that is accepted. */
-static void test_R16_without_memory_nothing_is_registered(void **state)
+on_stage(test_R16_without_memory_nothing_is_registered)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = 77;
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     note n = {0};
@@ -573,9 +550,8 @@ static void expect_run(stage *s, size_t max, size_t expected)
     assert_int_equal(count, expected);
 }
 
-static void test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest(void **state)
+on_both_kinds_with(test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest, .device = by_hand)
 {
-    stage *s = stage_of(state);
     note notes[5];
     memset(notes, 0, sizeof notes);
     for (size_t i = 0; i < LENGTH(notes); i++)
@@ -597,9 +573,8 @@ static void test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest(void **
     assert_result(gpusync_device_run_callbacks(NULL, 1, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
 }
 
-static void test_R25_run_callbacks_has_nothing_to_do_where_they_are_queued(void **state)
+on_stage(test_R25_run_callbacks_has_nothing_to_do_where_they_are_queued)
 {
-    stage *s = stage_of(state);
     note n = {0};
     assert_true(softmetal_dispatched(SECONDS(60)));
     softmetal_set_dispatch_threads(0);
@@ -632,9 +607,9 @@ static void act_in_notify(void *user)
     must(!gpusync_commit(s->q[0], buffer, &notified.committed), "a commit in notify");
 }
 
-static void test_S10_notify_may_poll_signal_and_commit(void **state)
+on_stage_with(test_S10_notify_may_poll_signal_and_commit, .timelines = 1,
+              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .notify = act_in_notify})
 {
-    stage *s = stage_of(state);
     note n = {0};
     memset(&notified, 0, sizeof notified);
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
@@ -659,7 +634,6 @@ typedef struct chain {
 static void register_the_next(void *user, gpusync_result result, const gpusync_error *error)
 {
     chain *l = (chain *)user;
-    (void)error;
     must(result == GPUSYNC_OK, "the callback's result");
     l->depth++;
     l->most = l->depth > l->most ? l->depth : l->most;
@@ -671,9 +645,8 @@ static void register_the_next(void *user, gpusync_result result, const gpusync_e
     l->depth--;
 }
 
-static void test_R25_what_becomes_due_in_run_callbacks_does_not_run_in_it(void **state)
+on_stage_with(test_R25_what_becomes_due_in_run_callbacks_does_not_run_in_it, .device = by_hand)
 {
-    stage *s = stage_of(state);
     chain l = {.s = s, .left = 2};
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), register_the_next, &l));
     for (unsigned i = 1; i <= 3; i++) {
@@ -695,16 +668,14 @@ static void long_chain(scene *c)
     assert_int_equal(l.most, 1);
 }
 
-static void test_R25_callbacks_that_register_callbacks_do_not_nest(void **state)
+without_stage(test_R25_callbacks_that_register_callbacks_do_not_nest)
 {
-    (void)state;
     in_each_place(long_chain, (stage_desc){0});
 }
 
 /* Metal loses the handler: run_callbacks reads the status. */
-static void test_R24_run_callbacks_looks(void **state)
+on_stage_with(test_R24_run_callbacks_looks, .queues = 2, .device = by_hand)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[1]);
     note n = {0};
     softmetal_lose_handlers(buffer);
@@ -725,8 +696,6 @@ typedef struct held_up {
 static void be_held_up(void *user, gpusync_result result, const gpusync_error *error)
 {
     held_up *h = (held_up *)user;
-    (void)result;
-    (void)error;
     gate_wait(&h->g);
     gate_wait(&h->g);
     PUT(&h->over, true);
@@ -758,13 +727,12 @@ static void let_end(scene *c, held_up *h, job *j)
     gate_destroy(&h->g);
 }
 
-static void test_R25_run_callbacks_returns_at_once_beside_a_callback(void **state)
+without_stage(test_R25_run_callbacks_returns_at_once_beside_a_callback)
 {
     scene c;
     held_up h;
     job j = {0};
     note n = {0};
-    (void)state;
     open_scene(&c, BY_HAND, (stage_desc){0});
     begin_held_up(&c, &h, &j, ticket_at(c.s.q[0], 0));
     on_done(ticket_at(c.s.q[0], 0), &n);
@@ -779,9 +747,8 @@ static void test_R25_run_callbacks_returns_at_once_beside_a_callback(void **stat
 static gpusync_result end_queue(void *queue) { return gpusync_queue_destroy((gpusync_queue *)queue); }
 
 /* A destroy runs the callbacks of its own object beside those of others. */
-static void test_R25_a_callback_in_a_destroy_holds_up_no_callback_of_another_object(void **state)
+on_stage_with(test_R25_a_callback_in_a_destroy_holds_up_no_callback_of_another_object, .queues = 2, .device = by_hand)
 {
-    stage *s = stage_of(state);
     held_up h = {0};
     job j = {0};
     note n = {0};
@@ -809,8 +776,6 @@ static struct {
 
 static void enter_alone(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)result;
-    (void)error;
     must(COUNT(&crowd.inside) == 0, "two callbacks of a device overlap");
     PUT(&crowd.seen[crowd.count++], (unsigned)(uintptr_t)user);
     __atomic_fetch_sub(&crowd.inside, 1, __ATOMIC_SEQ_CST);
@@ -829,9 +794,8 @@ static void *run_until_all_ran(void *device)
     return NULL;
 }
 
-static void test_R25_threads_that_run_callbacks_take_turns(void **state)
+on_stage_with(test_R25_threads_that_run_callbacks_take_turns, .timelines = 1, .device = by_hand)
 {
-    stage *s = stage_of(state);
     pthread_t threads[3];
     memset(&crowd, 0, sizeof crowd);
     for (uintptr_t i = 1; i <= MANY; i++)
@@ -855,8 +819,6 @@ typedef struct order {
 
 static void first_comes(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)result;
-    (void)error;
     ((order *)user)->came[0] = ++((order *)user)->next;
 }
 
@@ -867,8 +829,6 @@ static void object_goes(void *user)
 
 static void last_comes(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)result;
-    (void)error;
     ((order *)user)->came[2] = ++((order *)user)->next;
 }
 
@@ -894,15 +854,13 @@ static void release_in_order(scene *c)
 }
 
 /* Between the callbacks of its ticket; later work does not matter. */
-static void test_T15_an_object_is_released_where_a_callback_would_run(void **state)
+without_stage_on_both_kinds(test_T15_an_object_is_released_where_a_callback_would_run)
 {
-    (void)state;
     in_each_place(release_in_order, (stage_desc){0});
 }
 
-static void test_T15_an_object_is_released_however_its_ticket_ends(void **state)
+on_both_kinds_with(test_T15_an_object_is_released_however_its_ticket_ends, .timelines = 1)
 {
-    stage *s = stage_of(state);
     unsigned gone = 0;
     const gpusync_ticket tickets[] = {
         GPUSYNC_NO_TICKET,
@@ -949,9 +907,8 @@ static void release_what_calls(scene *c)
 }
 
 /* The dealloc of an object is code of the program's, and runs as a callback does. */
-static void test_T15_an_object_that_is_released_may_call_what_a_callback_may(void **state)
+without_stage(test_T15_an_object_that_is_released_may_call_what_a_callback_may)
 {
-    (void)state;
     in_each_place(release_what_calls, (stage_desc){0});
 }
 
@@ -980,7 +937,6 @@ static gpusync_result try_end_device(stage *s) { return gpusync_device_destroy(s
 
 static gpusync_result try_end_nothing(stage *s)
 {
-    (void)s;
     if (gpusync_queue_destroy(NULL) || gpusync_queue_abandon(NULL) || gpusync_timeline_destroy(NULL))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     return gpusync_device_destroy(NULL);
@@ -1037,9 +993,6 @@ static gpusync_result try_run(stage *s)
 
 static void nothing(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
 }
 
 static gpusync_result try_on_done(stage *s) { return gpusync_on_done(ticket_at(s->q[0], 2), nothing, NULL); }
@@ -1111,8 +1064,6 @@ typedef struct attempt {
 static void attempt_it(void *user, gpusync_result result, const gpusync_error *error)
 {
     attempt *a = (attempt *)user;
-    (void)result;
-    (void)error;
     a->got = a->what->call(a->s);
     COUNT(&a->calls);
 }
@@ -1154,16 +1105,14 @@ static void try_each_act(place in, bool in_destroy)
     }
 }
 
-static void test_R20_a_callback_may_do_all_but_wait_and_destroy(void **state)
+without_stage(test_R20_a_callback_may_do_all_but_wait_and_destroy)
 {
-    (void)state;
     for (int in = OWN_QUEUE; in < PLACES; in++)
         try_each_act((place)in, false);
 }
 
-static void test_R20_a_callback_in_a_destroy_may_do_the_same(void **state)
+without_stage(test_R20_a_callback_in_a_destroy_may_do_the_same)
 {
-    (void)state;
     try_each_act(BY_HAND, true);
 }
 
@@ -1207,9 +1156,8 @@ static void destroys_run_their_own(scene *c)
         assert_true(pthread_equal(own[i].thread, pthread_self()));
 }
 
-static void test_R25_a_destroy_runs_the_callbacks_of_its_object_alone(void **state)
+without_stage_on_both_kinds(test_R25_a_destroy_runs_the_callbacks_of_its_object_alone)
 {
-    (void)state;
     in_each_place(destroys_run_their_own, (stage_desc){.queues = 2, .timelines = 1});
 }
 
@@ -1226,9 +1174,8 @@ static void destroy_beside(scene *c)
     let_end(c, &h, &j);
 }
 
-static void test_R25_a_destroy_runs_them_beside_a_callback_of_another_object(void **state)
+without_stage(test_R25_a_destroy_runs_them_beside_a_callback_of_another_object)
 {
-    (void)state;
     in_each_place(destroy_beside, (stage_desc){.queues = 2});
 }
 
@@ -1270,16 +1217,14 @@ static void destroys_wait(scene *c)
     c->s.t[0] = NULL;
 }
 
-static void test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs(void **state)
+without_stage(test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs)
 {
-    (void)state;
     in_each_place(destroys_wait, (stage_desc){.queues = 2, .timelines = 1});
 }
 
 /* The destroy runs the first of its object's callbacks. The second comes after it, whatever asks for callbacks. */
-static void test_R25_callbacks_of_an_object_do_not_overlap_those_in_its_destroy(void **state)
+on_stage_with(test_R25_callbacks_of_an_object_do_not_overlap_those_in_its_destroy, .device = by_hand)
 {
-    stage *s = stage_of(state);
     held_up h = {.over = false};
     job destroy = {0};
     note n = {0};
@@ -1297,51 +1242,4 @@ static void test_R25_callbacks_of_an_object_do_not_overlap_those_in_its_destroy(
     assert_ok(job_end(&destroy));
     gate_destroy(&h.g);
     assert_int_equal(GET(&n.calls), 1);
-}
-
-int main(void)
-{
-    static const gpusync_device_desc by_hand = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL};
-    const struct CMUnitTest tests[] = {
-        unit_test_on_both_kinds(test_R25_callbacks_of_tickets_come_once_and_in_order),
-        cmocka_unit_test(test_R25_callbacks_of_values_come_once_and_in_order),
-        unit_test_on_both_kinds(test_R25_callbacks_of_several_objects_come_in_the_order_in_which_they_became_due),
-        on_stage(test_R25_callbacks_of_two_devices_run_at_once),
-        on_both_kinds_with(test_S3_callbacks_of_ordered_work_wait_for_their_turn, .device = by_hand),
-        on_both_kinds_with(test_R1_the_callback_of_unordered_work_waits_for_nothing_else, .device = by_hand),
-        unit_test_on_both_kinds(test_R25_what_has_ended_calls_back_all_the_same),
-        unit_test_on_both_kinds(test_R25_callbacks_run_on_the_programs_dispatch_queue),
-        on_stage(test_R25_gpusyncs_dispatch_queue_is_user_initiated),
-        unit_test_on_both_kinds(test_ownership_the_programs_dispatch_queue_is_retained),
-        unit_test_on_both_kinds(test_R25_a_destroy_on_the_dispatch_queue_of_the_callbacks_runs_them),
-        on_both_kinds_with(test_S10_no_wait_poll_or_signal_runs_a_callback, .timelines = 1),
-        on_both_kinds(test_S4_a_failure_is_on_record_before_its_callback),
-        on_stage_with(test_R26_times_that_a_callback_lacks_come_with_the_handler, .device = by_hand),
-        on_stage_with(test_R26_a_callback_behind_the_handler_has_the_times, .device = by_hand),
-        on_stage_with(test_S10_a_callback_has_an_autorelease_pool, .device = by_hand),
-        on_both_kinds_with(test_R7_a_callback_is_refused_for_no_point, .timelines = 1),
-        on_both_kinds(test_T15_a_refused_release_retains_nothing),
-        on_stage(test_R16_without_memory_nothing_is_registered),
-        on_both_kinds_with(test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest, .device = by_hand),
-        on_stage(test_R25_run_callbacks_has_nothing_to_do_where_they_are_queued),
-        on_stage_with(test_S10_notify_may_poll_signal_and_commit, .timelines = 1,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .notify = act_in_notify}),
-        on_stage_with(test_R25_what_becomes_due_in_run_callbacks_does_not_run_in_it, .device = by_hand),
-        cmocka_unit_test(test_R25_callbacks_that_register_callbacks_do_not_nest),
-        on_stage_with(test_R24_run_callbacks_looks, .queues = 2, .device = by_hand),
-        cmocka_unit_test(test_R25_run_callbacks_returns_at_once_beside_a_callback),
-        on_stage_with(test_R25_a_callback_in_a_destroy_holds_up_no_callback_of_another_object,
-                      .queues = 2, .device = by_hand),
-        on_stage_with(test_R25_threads_that_run_callbacks_take_turns, .timelines = 1, .device = by_hand),
-        unit_test_on_both_kinds(test_T15_an_object_is_released_where_a_callback_would_run),
-        on_both_kinds_with(test_T15_an_object_is_released_however_its_ticket_ends, .timelines = 1),
-        cmocka_unit_test(test_T15_an_object_that_is_released_may_call_what_a_callback_may),
-        cmocka_unit_test(test_R20_a_callback_may_do_all_but_wait_and_destroy),
-        cmocka_unit_test(test_R20_a_callback_in_a_destroy_may_do_the_same),
-        unit_test_on_both_kinds(test_R25_a_destroy_runs_the_callbacks_of_its_object_alone),
-        cmocka_unit_test(test_R25_a_destroy_runs_them_beside_a_callback_of_another_object),
-        on_stage_with(test_R25_callbacks_of_an_object_do_not_overlap_those_in_its_destroy, .device = by_hand),
-        cmocka_unit_test(test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

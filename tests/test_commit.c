@@ -2,6 +2,7 @@
 #include "kit.h"
 
 #define ROOM 4u /* of the queues where room is the matter */
+#define FULL .queue = {.max_command_buffer_count = ROOM}
 
 /* May one more command buffer be made now? Leaves nothing behind. */
 static bool has_room(gpusync_queue *queue)
@@ -22,9 +23,8 @@ static unsigned room_of(gpusync_queue *queue)
 {
     void *made[64];
     unsigned count = 0;
-    unsigned i;
     while (count < LENGTH(made) && gpusync_command_buffer_create(queue, NULL, 0, &made[count]) == GPUSYNC_OK) count++;
-    for (i = 0; i < count; i++) assert_ok(gpusync_command_buffer_discard(queue, made[i]));
+    for (unsigned i = 0; i < count; i++) assert_ok(gpusync_command_buffer_discard(queue, made[i]));
     return count;
 }
 
@@ -49,9 +49,8 @@ static void own_queue(stage *s, unsigned long metal_most, uint32_t limit)
 
 /* -- tickets ------------------------------------------------------------------------------------------------------ */
 
-static void test_S1_tickets_count_from_one_in_the_order_of_commits(void **state)
+on_all_kinds_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queues = 2)
 {
-    stage *s = stage_of(state);
     void *made_first = new_buffer(s->q[0]);
     void *made_second = new_buffer(s->q[0]);
     assert_int_equal(commit(s->q[0], made_second), 1);
@@ -63,14 +62,11 @@ static void test_S1_tickets_count_from_one_in_the_order_of_commits(void **state)
     assert_int_equal(commit_new(s->q[0]), 6);
 }
 
-static void test_S1_zero_and_below_are_done(void **state)
+on_both_kinds(test_S1_zero_and_below_are_done)
 {
     static const gpusync_ticket none[] = {GPUSYNC_NO_TICKET, -1, -2, INT64_MIN};
-    stage *s = stage_of(state);
-    unsigned with_work;
-    size_t i;
-    for (with_work = 0; with_work < 2; with_work++) {
-        for (i = 0; i < LENGTH(none); i++) {
+    for (unsigned with_work = 0; with_work < 2; with_work++) {
+        for (size_t i = 0; i < LENGTH(none); i++) {
             gpusync_times times = {1, 1};
             assert_true(gpusync_is_done(s->q[0], none[i]));
             assert_ok(gpusync_poll(s->q[0], none[i], &times));
@@ -81,15 +77,13 @@ static void test_S1_zero_and_below_are_done(void **state)
     }
 }
 
-static void test_T13_the_frame_before_the_first_needs_no_if(void **state)
+on_both_kinds(test_T13_the_frame_before_the_first_needs_no_if)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
-    int frame;
     assert_true(gpusync_version() == GPUSYNC_VERSION && GPUSYNC_EVERYTHING == INT64_MAX);
     assert_true((gpusync_ticket)-1 < 0 && sizeof(gpusync_ticket) == 8);
     assert_true(GPUSYNC_FOREVER == UINT64_MAX);
-    for (frame = 0; frame < 6; frame++) {
+    for (int frame = 0; frame < 6; frame++) {
         ticket = commit_new(s->q[0]);
         assert_result(gpusync_wait(s->q[0], ticket - 2, 0, NULL), frame < 2 ? GPUSYNC_OK : GPUSYNC_TIMEOUT);
         if (frame >= 2) assert_true(finish_next(s->q[0]));
@@ -102,19 +96,17 @@ static void test_T13_the_frame_before_the_first_needs_no_if(void **state)
 
 /* Metal may run two buffers at once that share nothing, so the last may be through first. A failure waits for its turn,
    too, and does not touch the tickets before it. */
-static void test_S3_T1_work_that_metal_ends_early_ends_in_its_turn(void **state)
+on_both_kinds(test_S3_T1_work_that_metal_ends_early_ends_in_its_turn)
 {
-    stage *s = stage_of(state);
     void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
     job waits = {0};
     note notes[3] = {0};
-    int i;
     softmetal_fail_as(buffers[1], SOFTMETAL_PAGE_FAULT, NULL);
-    for (i = 0; i < 3; i++) assert_int_equal(commit(s->q[0], buffers[i]), i + 1);
-    for (i = 2; i >= 0; i--) on_done(ticket_at(s->q[0], i + 1), &notes[i]);
+    for (int i = 0; i < 3; i++) assert_int_equal(commit(s->q[0], buffers[i]), i + 1);
+    for (int i = 2; i >= 0; i--) on_done(ticket_at(s->q[0], i + 1), &notes[i]);
     softmetal_finish(buffers[2]);
     softmetal_finish(buffers[1]);
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         assert_result(gpusync_poll(s->q[0], i + 1, NULL), GPUSYNC_NOT_READY);
         assert_result(gpusync_wait(s->q[0], i + 1, 0, NULL), GPUSYNC_TIMEOUT);
         assert_false(gpusync_is_done(s->q[0], i + 1));
@@ -126,7 +118,7 @@ static void test_S3_T1_work_that_metal_ends_early_ends_in_its_turn(void **state)
     await_parked(1);
     softmetal_finish(buffers[0]);
     assert_ok(job_end(&waits));
-    for (i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         gpusync_result result = i == 1 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK;
         assert_true(gpusync_is_done(s->q[0], i + 1));
         assert_result(gpusync_poll(s->q[0], i + 1, NULL), result);
@@ -138,9 +130,8 @@ static void test_S3_T1_work_that_metal_ends_early_ends_in_its_turn(void **state)
 
 /* -- the end ------------------------------------------------------------------------------------------------------ */
 
-static void test_S2_is_done_only_when_the_gpu_is_through(void **state)
+on_stage(test_S2_is_done_only_when_the_gpu_is_through)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = commit(s->q[0], buffer);
     assert_false(gpusync_is_done(s->q[0], ticket));
@@ -165,9 +156,8 @@ static void test_S2_is_done_only_when_the_gpu_is_through(void **state)
 }
 
 /* The memory of cancelled work is not free before that of the work in front of it. */
-static void test_S2_is_done_of_cancelled_work_covers_the_work_before_it(void **state)
+on_both_kinds_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_ticket running = commit_new(s->q[0]);
     gpusync_ticket held = commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
@@ -179,9 +169,8 @@ static void test_S2_is_done_of_cancelled_work_covers_the_work_before_it(void **s
     assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_CANCELLED);
 }
 
-static void test_S2_in_flight_is_the_number_of_tickets_that_are_not_done(void **state)
+on_stage_with(test_S2_in_flight_is_the_number_of_tickets_that_are_not_done, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     void *second = new_buffer(s->q[0]);
     assert_int_equal(gpusync_in_flight(s->q[0]), 0); /* open: no ticket yet */
@@ -215,8 +204,7 @@ static struct {
 static void *commit_and_wait(void *argument)
 {
     stage *s = raced.s;
-    unsigned i;
-    for (i = 0; i < RACED / SLOW; i++) {
+    for (unsigned i = 0; i < RACED / SLOW; i++) {
         gpusync_ticket ticket;
         void *buffer;
         must(!gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &buffer), "no command buffer");
@@ -230,23 +218,20 @@ static void *commit_and_wait(void *argument)
 
 /* Each work makes a mark, so the marks tell how much the GPU had done after the answer: is_done may not know of more,
    and in_flight, of what was committed before it was asked, not of less. */
-static void test_S2_neither_answer_is_ever_early(void **state)
+on_stage_with(test_S2_neither_answer_is_ever_early, .real = true, .threads = true)
 {
-    stage *s = stage_of(state);
     void *first = new_buffer(s->q[0]);
-    pthread_t thread;
     mark(s, first, 1); /* makes the pipeline */
     assert_ok(gpusync_command_buffer_discard(s->q[0], first));
     memset(&raced, 0, sizeof raced);
     raced.s = s;
-    thread = start(commit_and_wait, NULL);
+    pthread_t thread = start(commit_and_wait, NULL);
     while (!GET(&raced.over)) {
         gpusync_ticket last = GET(&raced.committed);
         uint64_t in_flight = gpusync_in_flight(s->q[0]);
         unsigned ran = marks();
-        gpusync_ticket ticket;
         must(last <= 0 || in_flight + ran >= (uint64_t)last, "in_flight is too small");
-        for (ticket = last; ticket > last - 4 && ticket > 0; ticket--)
+        for (gpusync_ticket ticket = last; ticket > last - 4 && ticket > 0; ticket--)
             must(!gpusync_is_done(s->q[0], ticket) || marks() >= (unsigned)ticket, "is_done is early");
     }
     join(thread);
@@ -257,17 +242,15 @@ static void test_S2_neither_answer_is_ever_early(void **state)
 /* -- ownership ---------------------------------------------------------------------------------------------------- */
 
 /* An open one until its discard, a committed one until its handler has run, one of held work until that ends. */
-static void test_ownership_buffers_are_kept_as_long_as_they_are_needed(void **state)
+on_stage_with(test_ownership_buffers_are_kept_as_long_as_they_are_needed, .timelines = 1)
 {
-    stage *s = stage_of(state);
     long before = softmetal_live("command_buffer");
     void *foreign[3] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
     void *open = new_buffer(s->q[0]);
-    unsigned i;
     encode_wait(s->q[0], foreign[0], at(s->t[0], 1)); /* open from here on */
     commit(s->q[0], foreign[1]);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(foreign[2]), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
-    for (i = 0; i < 3; i++) metal_release(foreign[i]);
+    for (unsigned i = 0; i < 3; i++) metal_release(foreign[i]);
     assert_int_equal(softmetal_live("command_buffer"), before + 4);
     assert_ok(gpusync_command_buffer_discard(s->q[0], open));
     assert_int_equal(softmetal_live("command_buffer"), before + 3);
@@ -279,9 +262,8 @@ static void test_ownership_buffers_are_kept_as_long_as_they_are_needed(void **st
     assert_int_equal(softmetal_live("command_buffer"), before);
 }
 
-static void test_ownership_device_and_queue_are_retained_and_given_back(void **state)
+on_stage_with(test_ownership_device_and_queue_are_retained_and_given_back, .no_queue = true)
 {
-    stage *s = stage_of(state);
     gpusync_device_desc device_desc = {0};
     gpusync_queue_desc desc = {0};
     gpusync_device *device;
@@ -310,9 +292,8 @@ static void test_ownership_device_and_queue_are_retained_and_given_back(void **s
 }
 
 /* Texts and descs are read during the call alone. */
-static void test_ownership_texts_are_copied(void **state)
+on_stage(test_ownership_texts_are_copied)
 {
-    stage *s = stage_of(state);
     char text[] = "shadows";
     char label[32];
     gpusync_command_buffer_desc desc = {0};
@@ -334,9 +315,8 @@ static bool retains_references(void *buffer)
     return METAL__AS0(signed char)(buffer, metal__sel("retainedReferences")) != 0;
 }
 
-static void test_ownership_references_are_retained_unless_asked_otherwise(void **state)
+on_stage(test_ownership_references_are_retained_unless_asked_otherwise)
 {
-    stage *s = stage_of(state);
     gpusync_command_buffer_desc desc = {0};
     void *buffer = new_buffer(s->q[0]);
     void *descriptor = metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
@@ -360,20 +340,18 @@ static void test_ownership_references_are_retained_unless_asked_otherwise(void *
 
 /* A queue of gpusync's has the label that it was given. One of the program's keeps its own, and so do its records where
    the program gives no other. */
-static void test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes(void **state)
+on_stage(test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes)
 {
-    stage *s = stage_of(state);
     gpusync_queue_desc desc = {.label = "shadows"};
     gpusync_queue *queue = NULL;
     char label[32];
-    unsigned i;
     assert_ok(gpusync_queue_create(s->device, &desc, &queue));
     metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), label, sizeof label);
     assert_string_equal(label, "shadows");
     assert_ok(gpusync_queue_destroy(queue));
     desc.metal_queue = metal_queue_new(s->metal_device, 8);
     metal_set_label(desc.metal_queue, "theirs");
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         desc.label = i ? "ours" : NULL;
         assert_ok(gpusync_queue_create(s->device, &desc, &queue));
         commit_failing(queue, SOFTMETAL_PAGE_FAULT);
@@ -387,16 +365,14 @@ static void test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes(vo
 }
 
 /* As under a validation layer: the queue's device is another object for the same GPU. */
-static void test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is(void **state)
+on_stage(test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is)
 {
-    stage *s = stage_of(state);
     void *twin = softmetal_new_twin(s->metal_device);
     gpusync_queue_desc desc = {.metal_queue = metal_queue_new(twin, 8)};
     gpusync_queue *queue = NULL;
-    gpusync_ticket ticket;
     assert_ok(gpusync_queue_create(s->device, &desc, &queue));
     assert_ptr_equal(gpusync_queue_metal(queue), desc.metal_queue);
-    ticket = commit_new(queue);
+    gpusync_ticket ticket = commit_new(queue);
     assert_true(finish_next(queue));
     assert_ok(gpusync_poll(queue, ticket, NULL));
     assert_ok(gpusync_queue_destroy(queue));
@@ -405,7 +381,7 @@ static void test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_
 }
 
 /* Hooks and spins are read during the call alone. A wait that used what stands there later would not return. */
-static void test_ownership_hooks_and_spins_are_copied(void **state)
+without_stage(test_ownership_hooks_and_spins_are_copied)
 {
     gpusync_hooks hooks = kit_hooks;
     gpusync_spin spins[2] = {no_spin, no_spin};
@@ -413,16 +389,14 @@ static void test_ownership_hooks_and_spins_are_copied(void **state)
     gpusync_queue_desc queue_desc = {.spin = &spins[1]};
     gpusync_device *device = NULL;
     gpusync_queue *queue = NULL;
-    gpusync_timeline *timeline;
     job jobs[2] = {{.which = 0}};
-    (void)state;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     assert_ok(gpusync_device_create(&desc, &device));
     assert_ok(gpusync_queue_create(device, &queue_desc, &queue));
     memset(&hooks, 0, sizeof hooks);
     spins[0].pause_iterations = spins[1].pause_iterations = UINT32_MAX;
-    timeline = new_timeline(device);
+    gpusync_timeline *timeline = new_timeline(device);
     job_wait(&jobs[0], queue, commit_new(queue), GPUSYNC_FOREVER);
     job_value(&jobs[1], timeline, 1, GPUSYNC_FOREVER); /* with the spin of the device */
     await_parked(2);
@@ -446,7 +420,6 @@ static __thread bool of_the_test; /* messages on this thread are none of gpusync
 
 static void one_is_gone(void *unused)
 {
-    (void)unused;
     COUNT(&inside_metal.gone);
 }
 
@@ -457,8 +430,6 @@ static void autorelease_inside(void *user, softmetal_phase phase, void *object, 
                                           "new", "newSharedEvent", "objectForKey:", "stringWithUTF8String:",
                                           "UTF8String", "userInfo"};
     size_t i = 0;
-    (void)user;
-    (void)object;
     if (phase != SOFTMETAL_BEFORE || of_the_test) return;
     while (i < LENGTH(objects) && strcmp(selector, objects[i]) != 0) i++;
     if (i == LENGTH(objects)) return;
@@ -475,9 +446,6 @@ static void autorelease_in_a_dealloc(const char *name)
 
 static void run_nothing(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
 }
 
 /* On a thread without a pool. */
@@ -490,14 +458,13 @@ static void *tour_through_metal(void *unused)
     gpusync_device *device;
     gpusync_ticket running, ticket;
     void *buffers[5], *object;
-    unsigned i;
     must(!gpusync_device_create(NULL, &device), "a device");
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         must(!gpusync_queue_create(device, &queue_desc, &queues[i]), "a queue");
         desc.signalled_by_others = i;
         must(!gpusync_timeline_create(device, &desc, &timelines[i]), "a timeline");
     }
-    for (i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < 5; i++) {
         gpusync_command_buffer_desc buffer_desc = {.label = "one more label that is too long for a tagged pointer"};
         must(!gpusync_command_buffer_create(queues[i % 2], &buffer_desc, GPUSYNC_FOREVER, &buffers[i]), "a buffer");
     }
@@ -528,17 +495,16 @@ static void *tour_through_metal(void *unused)
     must(!gpusync_command_buffer_discard(queues[0], buffers[4]), "a discard");
     must(!gpusync_timeline_fail(timelines[0], NULL), "fail");
     must(!gpusync_device_run_callbacks(device, 1, NULL), "run_callbacks");
-    for (i = 0; i < 2; i++) must(!gpusync_queue_destroy(queues[i]), "a destroy");
-    for (i = 0; i < 2; i++) must(!gpusync_timeline_destroy(timelines[i]), "a destroy");
+    for (unsigned i = 0; i < 2; i++) must(!gpusync_queue_destroy(queues[i]), "a destroy");
+    for (unsigned i = 0; i < 2; i++) must(!gpusync_timeline_destroy(timelines[i]), "a destroy");
     must(!gpusync_device_destroy(device), "a destroy");
     of_the_test = true;
     metal_release(object);
     return unused;
 }
 
-static void test_ownership_every_message_that_may_autorelease_has_a_pool(void **state)
+without_stage(test_ownership_every_message_that_may_autorelease_has_a_pool)
 {
-    (void)state;
     softmetal_reset();
     memset(&inside_metal, 0, sizeof inside_metal);
     softmetal_set_message_hook(autorelease_inside, NULL);
@@ -551,13 +517,11 @@ static void test_ownership_every_message_that_may_autorelease_has_a_pool(void **
 }
 
 /* T9: Metal copies the block of the handler, and gpusync takes no memory of its own where work comes and goes. */
-static void test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs(void **state)
+on_both_kinds_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs, .timelines = 1)
 {
-    stage *s = stage_of(state);
     long blocks = softmetal_live("block");
     long allocations = 0;
-    unsigned i;
-    for (i = 1; i <= 100; i++) {
+    for (unsigned i = 1; i <= 100; i++) {
         void *buffer = new_buffer(s->q[0]);
         if (i == 11) allocations = kit_now().allocations;
         commit(s->q[0], buffer);
@@ -590,20 +554,12 @@ typedef struct scene {
 
 #define OLDER ((gpusync_ticket)77)
 
-static void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
-{
-    gpusync_error reason = {0};
-    reason.result = result;
-    assert_ok(gpusync_timeline_fail(timeline, &reason));
-}
-
 static void count_scene(scene *c)
 {
     stage *s = c->s;
-    unsigned i;
     void *kept[] = {c->open, c->late, c->sent, c->held, c->foreign, c->enqueued};
-    for (i = 0; i < 6; i++) c->retains[i] = softmetal_retain_count(kept[i]);
-    for (i = 0; i < 3; i++) c->in_flight[i] = gpusync_in_flight(s->q[i]);
+    for (unsigned i = 0; i < 6; i++) c->retains[i] = softmetal_retain_count(kept[i]);
+    for (unsigned i = 0; i < 3; i++) c->in_flight[i] = gpusync_in_flight(s->q[i]);
     c->failures = failures_of(s->q[0]) + failures_of(s->q[1]) + failures_of(s->q[2]);
     c->room = room_of(s->q[0]);
     c->log_lines = kit_now().log_lines;
@@ -677,10 +633,9 @@ static gpusync_result make_queue(scene *c, gpusync_device *device, void *metal_q
 {
     gpusync_queue_desc desc = {0};
     gpusync_queue *queue = (gpusync_queue *)(void *)c;
-    gpusync_result result;
     desc.metal_queue = metal_queue;
     if (!metal_queue) softmetal_fail_creation(1, true);
-    result = gpusync_queue_create(device, &desc, &queue);
+    gpusync_result result = gpusync_queue_create(device, &desc, &queue);
     softmetal_fail_creation(0, false);
     c->out = queue;
     return result;
@@ -707,14 +662,13 @@ static void strike_scene(scene *c)
 }
 
 /* S5: a call that refuses has changed nothing; T14: nor written the ticket. */
-static void test_S5_T14_F6_a_refused_call_has_changed_nothing(void **state)
+on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
+              .queue = {.max_command_buffer_count = 12})
 {
-    stage *s = stage_of(state);
     gpusync_queue *q = s->q[0];
-    gpusync_ticket *ticket;
     scene c;
     set_scene(&c, s);
-    ticket = &c.ticket;
+    gpusync_ticket *ticket = &c.ticket;
     /* gpusync_commit */
     refused(gpusync_commit(NULL, c.open, ticket), ERROR_INVALID_ARGUMENT);
     refused(gpusync_commit(q, NULL, ticket), ERROR_INVALID_ARGUMENT);
@@ -823,14 +777,13 @@ static void refused_device(const gpusync_device_desc *desc, gpusync_result expec
 }
 
 /* The system's default device is asked for first, then the list of all. */
-static void test_S5_a_refused_device_leaves_nothing(void **state)
+without_stage(test_S5_a_refused_device_leaves_nothing)
 {
-    gpusync_hooks no_unpark = {.park = kit_hooks.park};
-    gpusync_hooks no_park = {.unpark = kit_hooks.unpark};
+    gpusync_hooks no_unpark = {.park = kit_park};
+    gpusync_hooks no_park = {.unpark = kit_unpark};
     void *string = metal_string_new("no device");
     gpusync_device_desc desc = {.hooks = &no_unpark};
     gpusync_device *device = NULL;
-    (void)state;
     softmetal_reset();
     refused_device(&desc, GPUSYNC_ERROR_INVALID_ARGUMENT);
     desc.hooks = &no_park;
@@ -860,8 +813,7 @@ static struct {
 
 static void *make_one(void *argument)
 {
-    unsigned i;
-    for (i = 0; i < RIVALRIES / SLOW; i++) {
+    for (unsigned i = 0; i < RIVALRIES / SLOW; i++) {
         void *buffer = NULL;
         gate_wait(&rivalry.go); /* the queue is there */
         if (gpusync_command_buffer_create(rivalry.queue, NULL, 0, &buffer)) COUNT(&rivalry.failures);
@@ -871,18 +823,16 @@ static void *make_one(void *argument)
 }
 
 /* What gpusync keeps for its next work, of one that was discarded, is enough for one of them. There is memory. */
-static void test_R16_rivals_get_their_memory(void **state)
+without_stage(test_R16_rivals_get_their_memory)
 {
     gpusync_device_desc desc = {.hooks = &kit_hooks, .spin = &no_spin};
     pthread_t threads[RIVALS];
-    unsigned i;
-    (void)state;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     memset(&rivalry, 0, sizeof rivalry);
     gate_init(&rivalry.go, RIVALS + 1);
-    for (i = 0; i < RIVALS; i++) threads[i] = start(make_one, NULL);
-    for (i = 0; i < RIVALRIES / SLOW; i++) {
+    for (unsigned i = 0; i < RIVALS; i++) threads[i] = start(make_one, NULL);
+    for (unsigned i = 0; i < RIVALRIES / SLOW; i++) {
         gpusync_device *device;
         assert_ok(gpusync_device_create(&desc, &device));
         assert_ok(gpusync_queue_create(device, NULL, &rivalry.queue));
@@ -892,16 +842,15 @@ static void test_R16_rivals_get_their_memory(void **state)
         assert_ok(gpusync_queue_destroy(rivalry.queue)); /* discards what is open */
         assert_ok(gpusync_device_destroy(device));
     }
-    for (i = 0; i < RIVALS; i++) join(threads[i]);
+    for (unsigned i = 0; i < RIVALS; i++) join(threads[i]);
     gate_destroy(&rivalry.go);
     assert_int_equal(rivalry.failures, 0);
 }
 
 /* -- discard ------------------------------------------------------------------------------------------------------ */
 
-static void test_T4_a_discard_signals_nothing_and_withdraws_nothing(void **state)
+on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *dropped = new_buffer(s->q[0]);
     job waits = {0};
     encode_signal(s->q[0], dropped, at(s->t[0], 1));
@@ -919,9 +868,8 @@ static void test_T4_a_discard_signals_nothing_and_withdraws_nothing(void **state
 
 /* -- markers ------------------------------------------------------------------------------------------------------ */
 
-static void test_T2_a_marker_tells_the_end_of_what_other_code_committed(void **state)
+on_stage(test_T2_a_marker_tells_the_end_of_what_other_code_committed)
 {
-    stage *s = stage_of(state);
     void *others = foreign_buffer(s->q[0]);
     void *later = foreign_buffer(s->q[0]);
     gpusync_ticket ticket = 0;
@@ -945,9 +893,8 @@ static void test_T2_a_marker_tells_the_end_of_what_other_code_committed(void **s
     metal_release(others);
 }
 
-static void test_T2_the_marker_behind_a_buffer_that_failed_fails(void **state)
+on_stage(test_T2_the_marker_behind_a_buffer_that_failed_fails)
 {
-    stage *s = stage_of(state);
     enum { BEFORE_THE_MARKER, BEHIND_IT, FOUND_BY_A_LOOK, WAYS } way;
     for (way = BEFORE_THE_MARKER; way < WAYS; way++) {
         void *others = foreign_buffer(s->q[0]);
@@ -971,9 +918,8 @@ static void test_T2_the_marker_behind_a_buffer_that_failed_fails(void **state)
     }
 }
 
-static void test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds(void **state)
+on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds)
 {
-    stage *s = stage_of(state);
     void *others = foreign_buffer(s->q[0]);
     void *mine = new_buffer(s->q[0]);
     gpusync_ticket behind = 0;
@@ -990,9 +936,8 @@ static void test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds(void **st
     assert_int_equal(softmetal_live("command_buffer"), live - 2);
 }
 
-static void test_R6_a_marker_passes_held_work_and_its_end_is_told_alone(void **state)
+on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
     gpusync_ticket ordered = commit(s->q[0], held);
     gpusync_ticket marker = 0;
@@ -1012,16 +957,14 @@ static void test_R6_a_marker_passes_held_work_and_its_end_is_told_alone(void **s
 }
 
 /* Ordered work behind a marker does not wait for it, but is_done of that work does. */
-static void test_R6_ordered_work_does_not_wait_for_a_marker(void **state)
+on_stage(test_R6_ordered_work_does_not_wait_for_a_marker)
 {
-    stage *s = stage_of(state);
     void *slow = foreign_buffer(s->q[0]);
     void *mine = new_buffer(s->q[0]);
     gpusync_ticket marker = 0;
-    gpusync_ticket ticket;
     metal_commit(slow);
     assert_ok(gpusync_commit_marker(s->q[0], slow, &marker));
-    ticket = commit(s->q[0], mine);
+    gpusync_ticket ticket = commit(s->q[0], mine);
     softmetal_finish(mine); /* shares nothing with the others, so Metal may run it first */
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_result(gpusync_poll(s->q[0], marker, NULL), GPUSYNC_NOT_READY);
@@ -1095,7 +1038,7 @@ static void take_foreign_open(stage *s) /* open from the first encode on */
     metal_release(buffer);
 }
 
-static void test_R10_room_counts_command_buffers_and_tickets(void **state)
+without_stage(test_R10_room_counts_command_buffers_and_tickets)
 {
     static const struct {
         const char *name;
@@ -1114,38 +1057,32 @@ static void test_R10_room_counts_command_buffers_and_tickets(void **state)
         {"the program's own, submitted", take_foreign_submitted, 1},
         {"the program's own, open", take_foreign_open, 1},
     };
-    size_t i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         stage_desc desc = {.timelines = 1, .queue = {.max_command_buffer_count = ROOM}};
-        unsigned room;
         stage s;
         stage_open(&s, &desc);
         assert_int_equal(room_of(s.q[0]), ROOM);
         rows[i].take(&s);
-        room = room_of(s.q[0]);
+        unsigned room = room_of(s.q[0]);
         if (room != ROOM - rows[i].places) fail_msg("%s: room for %u of %u is left", rows[i].name, room, ROOM);
         signal_value(s.t[0], 1);
         finish_all(&s);
         if (rows[i].take != take_open && rows[i].take != take_foreign_open) assert_int_equal(room_of(s.q[0]), ROOM);
         stage_close(&s);
     }
-    (void)state;
 }
 
-static void test_R10_the_default_is_63(void **state)
+on_stage(test_R10_the_default_is_63)
 {
-    stage *s = stage_of(state);
     assert_int_equal(room_of(s->q[0]), 63);
 }
 
 enum { BY_HANDLER, BY_LOOK, BY_CALL, BY_DISCARD, BY_CANCEL, BY_CALLS };
 
 /* What brings a place back. A call with a timeout of 0 looks once, so it finds work that has ended itself. */
-static void test_R10_a_place_comes_back_at_the_end(void **state)
+on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL)
 {
-    stage *s = stage_of(state);
-    unsigned by;
-    for (by = BY_HANDLER; by < BY_CALLS; by++) {
+    for (unsigned by = BY_HANDLER; by < BY_CALLS; by++) {
         void *buffer = new_buffer(s->q[0]);
         void *last = NULL;
         while (has_room(s->q[0])) last = new_buffer(s->q[0]);
@@ -1169,19 +1106,16 @@ static void test_R10_a_place_comes_back_at_the_end(void **state)
 }
 
 /* A limit of billions does not wrap around to a few. */
-static void test_R10_a_huge_limit_is_no_small_one(void **state)
+on_stage_with(test_R10_a_huge_limit_is_no_small_one, .timelines = 2)
 {
     static const uint32_t limits[] = {UINT32_MAX, UINT32_MAX / 3 + 1, UINT32_MAX / 2, UINT32_MAX / 8 + 1};
-    stage *s = stage_of(state);
-    unsigned i, k;
-    for (i = 0; i < LENGTH(limits); i++) {
+    for (unsigned i = 0; i < LENGTH(limits); i++) {
         gpusync_queue_desc desc = {.max_command_buffer_count = limits[i]};
         gpusync_queue *queue;
-        void *metal;
         assert_ok(gpusync_queue_create(s->device, &desc, &queue));
-        metal = metal_retain(gpusync_queue_metal(queue));
+        void *metal = metal_retain(gpusync_queue_metal(queue));
         assert_int_equal(room_of(queue), 64); /* as many as it tries */
-        for (k = 0; k < 4; k++)
+        for (unsigned k = 0; k < 4; k++)
             SUBMIT(queue, WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[1], 4 * i + k + 1)));
         signal_value(s->t[0], i + 1);
         while (finish_next_of(metal)) {}
@@ -1193,11 +1127,9 @@ static void test_R10_a_huge_limit_is_no_small_one(void **state)
 }
 
 /* The buffers of a submission that is refused are open as before, and keep their places until their own end. */
-static void test_R10_a_refused_submission_costs_no_place(void **state)
+on_stage_with(test_R10_a_refused_submission_costs_no_place, .timelines = 1, FULL)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
         encode_signal(s->q[0], buffers[1], at(s->t[0], 2 * i + 1));
         signal_value(s->t[0], 2 * i + 1);
@@ -1215,16 +1147,13 @@ static bool room_in_handler;
 
 static void see_room(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
     room_in_handler = has_room((gpusync_queue *)queue_of_handler);
 }
 
 /* A program that makes its next buffer when it is told of the end of the last finds room. */
-static void test_R10_the_place_is_there_when_a_callback_runs(void **state)
+on_stage_with(test_R10_the_place_is_there_when_a_callback_runs, FULL,
+              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     while (has_room(s->q[0])) (void)new_buffer(s->q[0]);
     queue_of_handler = s->q[0];
@@ -1236,14 +1165,12 @@ static void test_R10_the_place_is_there_when_a_callback_runs(void **state)
 }
 
 /* The program's own buffers never wait, and are counted. */
-static void test_R10_buffers_of_the_program_may_exceed_the_limit(void **state)
+on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, FULL)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < 2 * ROOM; i++) take_foreign(s);
+    for (unsigned i = 0; i < 2 * ROOM; i++) take_foreign(s);
     assert_int_equal(gpusync_in_flight(s->q[0]), 2 * ROOM);
     assert_int_equal(kit_now().parks, 0);
-    for (i = 0; i < 2 * ROOM; i++) {
+    for (unsigned i = 0; i < 2 * ROOM; i++) {
         assert_int_equal(has_room(s->q[0]), 2 * ROOM - i < ROOM);
         assert_true(finish_next(s->q[0]));
     }
@@ -1251,7 +1178,7 @@ static void test_R10_buffers_of_the_program_may_exceed_the_limit(void **state)
 }
 
 /* On a Metal queue of the program's the buffers that gpusync makes count, too. The limit is 4, and some are open. */
-static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void **state)
+without_stage(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program)
 {
     static const struct {
         const char *name;
@@ -1274,25 +1201,19 @@ static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void *
         {"without buffers or points", false, false, true, 0, 4, false},
         {"without buffers or points", false, false, true, 0, 3, true},
     };
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         stage_desc desc = {.timelines = 2};
         gpusync_submission submission = {0};
         gpusync_ticket ticket = OLDER;
-        gpusync_point wait;
-        gpusync_point signal;
-        gpusync_result result;
         void *buffers[4] = {NULL};
         void *submitted[1];
-        unsigned k;
         stage s;
         stage_open(&s, &desc);
         own_queue(&s, 5, 4);
         SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)));
-        for (k = 0; k < rows[i].open; k++) buffers[k] = new_buffer(s.q[1]);
-        wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
-        signal = at(s.t[1], 1);
+        for (unsigned k = 0; k < rows[i].open; k++) buffers[k] = new_buffer(s.q[1]);
+        gpusync_point wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
+                      gpusync_point signal = at(s.t[1], 1);
         submitted[0] = buffers[0];
         submission.waits = &wait;
         submission.wait_count = rows[i].waits;
@@ -1301,7 +1222,7 @@ static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void *
         submission.command_buffers = submitted;
         submission.command_buffer_count = !rows[i].empty;
         submission.flags = rows[i].flags;
-        result = gpusync_submit(s.q[1], &submission, &ticket);
+        gpusync_result result = gpusync_submit(s.q[1], &submission, &ticket);
         if (result != (rows[i].fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL))
             fail_msg("%s, %u open: %s", rows[i].name, rows[i].open, gpusync_result_string(result));
         if (!rows[i].fits) assert_int_equal(ticket, OLDER);
@@ -1309,7 +1230,7 @@ static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void *
         finish_all(&s);
         assert_ok(gpusync_poll(s.q[1], GPUSYNC_EVERYTHING, NULL));
         if (rows[i].fits && rows[i].signals) assert_int_equal(value_of(s.t[1]), 1);
-        for (k = rows[i].fits && !rows[i].empty ? 1 : 0; k < rows[i].open; k++)
+        for (unsigned k = rows[i].fits && !rows[i].empty ? 1 : 0; k < rows[i].open; k++)
             assert_ok(gpusync_command_buffer_discard(s.q[1], buffers[k]));
         assert_int_equal(room_of(s.q[1]), 4);
         stage_close(&s);
@@ -1318,14 +1239,13 @@ static void test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program(void *
 
 /* Barriers without buffers: on a queue that gpusync made each is one ticket, and one place. On the program's a barrier
    with a wait and a signal may take two. */
-static void test_R10_barriers_without_buffers_take_a_place_each(void **state)
+on_stage_with(test_R10_barriers_without_buffers_take_a_place_each, .timelines = 3,
+              .queue = {.max_command_buffer_count = 8})
 {
-    stage *s = stage_of(state);
     unsigned count[2] = {0, 0};
-    unsigned i;
     gpusync_ticket ticket;
     own_queue(s, 9, 8);
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         gpusync_result result;
         do {
             result = TRY_SUBMIT(s->q[i], &ticket, WAITS(at(s->t[0], 1)), SIGNALS(at(s->t[1 + i], count[i] + 1)));
@@ -1337,7 +1257,7 @@ static void test_R10_barriers_without_buffers_take_a_place_each(void **state)
     assert_in_range(count[1], 4, 8);
     signal_value(s->t[0], 1);
     finish_all(s);
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(value_of(s->t[1 + i]), count[i]);
         assert_int_equal(room_of(s->q[i]), 8);
     }
@@ -1350,12 +1270,10 @@ static gpusync_result marker_of(void *queue)
 
 /* Metal counts the buffers that other code has made and not committed: gpusync does not know them. Here a call does not
    return before Metal has a place, whatever its limit, nor does a marker behind them. */
-static void test_R10_foreign_buffers_that_fill_the_queue_block_in_metal(void **state)
+on_stage_with(test_R10_foreign_buffers_that_fill_the_queue_block_in_metal, .real = true)
 {
-    stage *s = stage_of(state);
-    unsigned marker;
     own_queue(s, 2, 4);
-    for (marker = 0; marker < 2; marker++) {
+    for (unsigned marker = 0; marker < 2; marker++) {
         void *foreign[2] = {foreign_buffer(s->q[1]), foreign_buffer(s->q[1])};
         job call = {0};
         if (marker) job_call(&call, marker_of, s->q[1]);
@@ -1382,8 +1300,7 @@ typedef struct busy {
 static void *keep_busy(void *argument)
 {
     busy *b = (busy *)argument;
-    unsigned i;
-    for (i = 0; i < BUSY / SLOW; i++) {
+    for (unsigned i = 0; i < BUSY / SLOW; i++) {
         gpusync_ticket ticket;
         gpusync_result result;
         uint64_t reached = 0;
@@ -1406,22 +1323,18 @@ static void *keep_busy(void *argument)
 }
 
 /* Metal ends the program where it would block. */
-static void test_R10_gpusyncs_calls_never_block_in_metal(void **state)
+on_stage_with(test_R10_gpusyncs_calls_never_block_in_metal, .real = true, .threads = true, .timelines = 4,
+              .queue = {.max_command_buffer_count = 8})
 {
-    stage *s = stage_of(state);
-    softmetal_quirks quirks;
     busy b[4];
     pthread_t threads[4];
-    unsigned i;
     own_queue(s, 9, 8);
-    softmetal_get_quirks(&quirks);
-    quirks.full_queue_aborts = true;
-    softmetal_set_quirks(&quirks);
-    for (i = 0; i < 4; i++) b[i] = (busy){s->q[i % 2], s->t[i], s->t[(i + 2) % 4], 0};
-    for (i = 0; i < 4; i++) threads[i] = start(keep_busy, &b[i]);
-    for (i = 0; i < 4; i++) join(threads[i]);
-    for (i = 0; i < 2; i++) assert_ok(gpusync_wait(s->q[i], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
-    for (i = 0; i < 4; i++) assert_int_equal(value_of(s->t[i]), BUSY / SLOW);
+    set_quirks(.full_queue_aborts = true);
+    for (unsigned i = 0; i < 4; i++) b[i] = (busy){s->q[i % 2], s->t[i], s->t[(i + 2) % 4], 0};
+    for (unsigned i = 0; i < 4; i++) threads[i] = start(keep_busy, &b[i]);
+    for (unsigned i = 0; i < 4; i++) join(threads[i]);
+    for (unsigned i = 0; i < 2; i++) assert_ok(gpusync_wait(s->q[i], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+    for (unsigned i = 0; i < 4; i++) assert_int_equal(value_of(s->t[i]), BUSY / SLOW);
     assert_int_equal(softmetal_blocked(s->metal[0]) + softmetal_blocked(s->metal[1]), 0);
 }
 
@@ -1431,15 +1344,12 @@ static stage *refilled;
 static void submit_in_the_handler(void *user, gpusync_log_level level, const char *text)
 {
     stage *s = refilled;
-    (void)user;
-    (void)level;
-    (void)text;
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)));
 }
 
-static void test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submission(void **state)
+on_stage_with(test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submission, .timelines = 2,
+              .queue = {.max_command_buffer_count = 1}, .device = {.log = submit_in_the_handler})
 {
-    stage *s = stage_of(state);
     refilled = s;
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     assert_true(finish_next(s->q[0]));
@@ -1453,19 +1363,16 @@ static void test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submiss
 enum { ENCODERS = 8 };
 
 /* Each place wakes one thread, the one that came first; none that comes later gets in before it. */
-static void test_R10_each_place_wakes_one_thread_in_the_order_of_arrival(void **state)
+on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL)
 {
-    stage *s = stage_of(state);
     job jobs[ENCODERS];
-    unsigned i;
-    unsigned k;
     memset(jobs, 0, sizeof jobs);
-    for (i = 0; i < ROOM; i++) take_sent(s);
-    for (i = 0; i < ENCODERS; i++) {
+    for (unsigned i = 0; i < ROOM; i++) take_sent(s);
+    for (unsigned i = 0; i < ENCODERS; i++) {
         job_buffer(&jobs[i], s->q[0], GPUSYNC_FOREVER);
         await_parked(i + 1);
     }
-    for (i = 0; i < ENCODERS; i++) {
+    for (unsigned i = 0; i < ENCODERS; i++) {
         unsigned long unparks = kit_now().unparks;
         if (i < ROOM) assert_true(finish_next(s->q[0]));
         else assert_ok(gpusync_command_buffer_discard(s->q[0], jobs[i - ROOM].buffer));
@@ -1473,103 +1380,43 @@ static void test_R10_each_place_wakes_one_thread_in_the_order_of_arrival(void **
         assert_ok(job_end(&jobs[i]));
         assert_non_null(jobs[i].buffer);
         assert_int_equal(kit_now().unparks, unparks + 1);
-        for (k = i + 1; k < ENCODERS; k++) assert_false(job_is_over(&jobs[k]));
+        for (unsigned k = i + 1; k < ENCODERS; k++) assert_false(job_is_over(&jobs[k]));
     }
 }
 
 /* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
-static void test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second(void **state)
+on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1, FULL)
 {
-    stage *s = stage_of(state);
     uint64_t began = gpusync_now_ns();
     job jobs[4];
-    unsigned i;
     memset(jobs, 0, sizeof jobs);
-    for (i = 0; i < ROOM; i++) {
+    for (unsigned i = 0; i < ROOM; i++) {
         (void)new_buffer(s->q[0]);
         commit(s->q[1], waiting_buffer(s->q[1], at(s->t[0], 1)));
         SUBMIT(s->q[2], WAITS(at(s->t[0], 1)));
         if (i % 2) (void)new_buffer(s->q[3]);
         else commit(s->q[3], waiting_buffer(s->q[3], at(s->t[0], 1)));
     }
-    for (i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER);
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER);
+    for (unsigned i = 0; i < 3; i++) {
         assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_QUEUE_FULL);
         assert_true(gpusync_now_ns() - began >= SECONDS(1));
     }
     assert_result(job_end(&jobs[3]), GPUSYNC_TIMEOUT);
     assert_true(gpusync_now_ns() - began >= MS(1300));
-    for (i = 0; i < 4; i++) assert_null(jobs[i].buffer);
+    for (unsigned i = 0; i < 4; i++) assert_null(jobs[i].buffer);
 }
 
 /* The parks of a wait grow from 50 ms to 400: the seventh begins 1.5 s after the first, so the second has passed. */
-static void test_R10_work_of_any_queue_that_metal_has_may_make_room(void **state)
+on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL)
 {
-    stage *s = stage_of(state);
     void *open[ROOM];
     job waits = {0};
-    unsigned i;
-    for (i = 0; i < ROOM; i++) open[i] = new_buffer(s->q[0]);
+    for (unsigned i = 0; i < ROOM; i++) open[i] = new_buffer(s->q[0]);
     commit_new(s->q[1]);
     job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
     await_parks(7);
     assert_false(job_is_over(&waits));
     assert_ok(gpusync_command_buffer_discard(s->q[0], open[0]));
     assert_ok(job_end(&waits));
-}
-
-#define FULL .queue = {.max_command_buffer_count = ROOM}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_all_kinds_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queues = 2),
-        on_both_kinds(test_S1_zero_and_below_are_done),
-        on_both_kinds(test_T13_the_frame_before_the_first_needs_no_if),
-        on_both_kinds(test_S3_T1_work_that_metal_ends_early_ends_in_its_turn),
-        on_stage(test_S2_is_done_only_when_the_gpu_is_through),
-        on_both_kinds_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, .timelines = 1),
-        on_stage_with(test_S2_in_flight_is_the_number_of_tickets_that_are_not_done, .queues = 2, .timelines = 1),
-        on_stage_with(test_S2_neither_answer_is_ever_early, .real = true, .threads = true),
-        on_stage_with(test_ownership_buffers_are_kept_as_long_as_they_are_needed, .timelines = 1),
-        on_stage_with(test_ownership_device_and_queue_are_retained_and_given_back, .no_queue = true),
-        on_stage(test_ownership_texts_are_copied),
-        on_stage(test_ownership_references_are_retained_unless_asked_otherwise),
-        on_stage(test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes),
-        on_stage(test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_device_is),
-        cmocka_unit_test(test_ownership_hooks_and_spins_are_copied),
-        cmocka_unit_test(test_ownership_every_message_that_may_autorelease_has_a_pool),
-        on_both_kinds_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_gpusyncs, .timelines = 1),
-        on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .timelines = 3,
-                      .queue = {.max_command_buffer_count = 12}),
-        cmocka_unit_test(test_S5_a_refused_device_leaves_nothing),
-        cmocka_unit_test(test_R16_rivals_get_their_memory),
-        on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues = 2, .timelines = 1),
-        on_stage(test_T2_a_marker_tells_the_end_of_what_other_code_committed),
-        on_stage(test_T2_the_marker_behind_a_buffer_that_failed_fails),
-        on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds),
-        on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .timelines = 1),
-        on_stage(test_R6_ordered_work_does_not_wait_for_a_marker),
-        cmocka_unit_test(test_R10_room_counts_command_buffers_and_tickets),
-        on_stage(test_R10_the_default_is_63),
-        on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL),
-        on_stage_with(test_R10_a_huge_limit_is_no_small_one, .timelines = 2),
-        on_stage_with(test_R10_a_refused_submission_costs_no_place, .timelines = 1, FULL),
-        on_stage_with(test_R10_the_place_is_there_when_a_callback_runs, FULL,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, FULL),
-        cmocka_unit_test(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program),
-        on_stage_with(test_R10_barriers_without_buffers_take_a_place_each, .timelines = 3,
-                      .queue = {.max_command_buffer_count = 8}),
-        on_stage_with(test_R10_foreign_buffers_that_fill_the_queue_block_in_metal, .real = true),
-        on_stage_with(test_R10_gpusyncs_calls_never_block_in_metal, .real = true, .threads = true, .timelines = 4,
-                      .queue = {.max_command_buffer_count = 8}),
-        on_stage_with(test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submission, .timelines = 2,
-                      .queue = {.max_command_buffer_count = 1}, .device = {.log = submit_in_the_handler}),
-        on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL),
-        on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1,
-                      FULL),
-        on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

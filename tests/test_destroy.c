@@ -61,10 +61,9 @@ static void note_gone(void *user)
     COUNT((unsigned *)user);
 }
 
-static void test_T6_nothing_is_destroyed_at_once(void **state)
+without_stage(test_T6_nothing_is_destroyed_at_once)
 {
     note n = {0};
-    (void)state;
     assert_ok(gpusync_queue_destroy(NULL));
     assert_ok(gpusync_queue_abandon(NULL));
     assert_ok(gpusync_queue_destroy_later(NULL, remember_destroyed, &n));
@@ -78,9 +77,8 @@ static void test_T6_nothing_is_destroyed_at_once(void **state)
 /* -- gpusync_queue_destroy ---------------------------------------------------------------------------------------- */
 
 /* Ticket 1 is Metal's, ticket 2 is held, ticket 3 is held behind it. */
-static void test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest(void **state)
+on_both_kinds_with(test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest, .timelines = 2, .device = threads)
 {
-    stage *s = stage_of(state);
     void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
     note notes[3];
     job j = {0};
@@ -111,9 +109,8 @@ static void test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest(void 
 }
 
 /* R1: neither ordered work behind it nor its own end, which is told alone, makes UNORDERED work less of the queue's. */
-static void test_R1_destroy_waits_for_unordered_work_and_for_markers(void **state)
+on_stage_with(test_R1_destroy_waits_for_unordered_work_and_for_markers, .queues = 2, .device = threads)
 {
-    stage *s = stage_of(state);
     for (int marker = 0; marker < 2; marker++) {
         void *loose = new_buffer(s->q[marker]);
         void *plain = new_buffer(s->q[marker]);
@@ -139,9 +136,8 @@ static void test_R1_destroy_waits_for_unordered_work_and_for_markers(void **stat
 }
 
 /* The handler is late, or lost: the status tells. */
-static void test_R20_destroy_looks(void **state)
+on_stage_with(test_R20_destroy_looks, .queues = 2, .device = alone)
 {
-    stage *s = stage_of(state);
     void *late = metal_retain(new_buffer(s->q[0]));
     void *lost = new_buffer(s->q[1]);
     commit(s->q[0], late);
@@ -163,9 +159,8 @@ static void finish_at_the_third(void *argument, unsigned park)
 }
 
 /* Metal loses the handler of work that ends while the destroy sleeps: a slice later it looks. */
-static void test_T7_a_destroy_that_sleeps_looks(void **state)
+on_stage_with(test_T7_a_destroy_that_sleeps_looks, .device = alone)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     softmetal_lose_handlers(buffer);
     commit(s->q[0], buffer);
@@ -175,9 +170,8 @@ static void test_T7_a_destroy_that_sleeps_looks(void **state)
     assert_int_equal(kit_now().log_lines, 0); /* F8: a destroy has no limit that could pass */
 }
 
-static void test_R20_open_buffers_are_discarded(void **state)
+on_stage_with(test_R20_open_buffers_are_discarded, .queues = 2, .timelines = 1, .device = alone)
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     const long buffers = softmetal_live("command_buffer");
     encode_signal(s->q[0], open, at(s->t[0], 1));
@@ -204,25 +198,25 @@ static void open_buffer_holds(stage *s, gpusync_result (*end)(void *))
     assert_int_equal(value_of(s->t[0]), 2);
 }
 
-static void test_R4_destroy_lets_go_what_an_open_buffer_holds(void **state)
+on_stage_with(test_R4_destroy_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1, .device = alone)
 {
-    open_buffer_holds(stage_of(state), destroy_queue);
+    open_buffer_holds(s, destroy_queue);
 }
 
-static void test_R4_abandon_lets_go_what_an_open_buffer_holds(void **state)
+on_stage_with(test_R4_abandon_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1, .device = alone)
 {
-    open_buffer_holds(stage_of(state), abandon_queue);
+    open_buffer_holds(s, abandon_queue);
 }
 
-static void test_R4_destroy_later_lets_go_what_an_open_buffer_holds(void **state)
+on_stage_with(test_R4_destroy_later_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1, .device = threads)
 {
-    open_buffer_holds(stage_of(state), let_queue_go);
+    open_buffer_holds(s, let_queue_go);
 }
 
 /* A failure sticks: the discard fails what the buffer was to signal. */
-static void test_R11_a_stuck_queue_that_goes_fails_what_its_open_buffers_signal(void **state)
+on_stage_with(test_R11_a_stuck_queue_that_goes_fails_what_its_open_buffers_signal, .timelines = 1, .device = alone,
+              .queue = {.sticky_failure = true})
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     uint64_t value;
     encode_signal(s->q[0], open, at(s->t[0], 1));
@@ -279,19 +273,22 @@ static void destroy_under_sleepers(stage *s, gpusync_result (*end)(void *))
     assert_ok(job_end(&ending));
 }
 
-static void test_R20_destroy_ends_waits_that_sleep(void **state)
+on_all_kinds_with(test_R20_destroy_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
+                  .queue = {.max_command_buffer_count = 1})
 {
-    destroy_under_sleepers(stage_of(state), destroy_queue);
+    destroy_under_sleepers(s, destroy_queue);
 }
 
-static void test_R20_abandon_ends_waits_that_sleep(void **state)
+on_all_kinds_with(test_R20_abandon_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
+                  .queue = {.max_command_buffer_count = 1})
 {
-    destroy_under_sleepers(stage_of(state), abandon_queue);
+    destroy_under_sleepers(s, abandon_queue);
 }
 
-static void test_R20_destroy_later_ends_waits_that_sleep(void **state)
+on_all_kinds_with(test_R20_destroy_later_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
+                  .queue = {.max_command_buffer_count = 1})
 {
-    destroy_under_sleepers(stage_of(state), let_queue_go);
+    destroy_under_sleepers(s, let_queue_go);
 }
 
 /* F13, K3: all work was held, and is cancelled as the queue closes. */
@@ -306,10 +303,9 @@ static void cancel_under_everything(stage *s, gpusync_result (*end)(void *))
     assert_true(waiting.result == GPUSYNC_ERROR_DESTROYED || waiting.result == GPUSYNC_ERROR_CANCELLED);
 }
 
-static void test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled(void **state)
+without_stage_on_both_kinds(test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled)
 {
     gpusync_result (*const ends[])(void *) = {destroy_queue, abandon_queue, let_queue_go};
-    (void)state;
     for (size_t i = 0; i < LENGTH(ends); i++) {
         stage s;
         stage_open(&s, &(stage_desc){.timelines = 1, .device = threads});
@@ -346,7 +342,6 @@ static void ask_closed_queue(void *user, gpusync_result result, const gpusync_er
     uint64_t cursor = 0;
     void *buffer = c;
     void *foreign = foreign_buffer(q);
-    (void)error;
     must(result == GPUSYNC_OK, "the callback's result");
     /* questions are answered */
     must_say(OK, gpusync_poll(q, 1, NULL));
@@ -379,7 +374,6 @@ static void ask_closed_timeline(void *user, gpusync_result result, const gpusync
     gpusync_timeline *t = c->timeline;
     gpusync_ticket ticket = 77;
     uint64_t value = 0;
-    (void)error;
     must(result == GPUSYNC_OK, "the callback's result");
     must_say(OK, gpusync_timeline_query(t, &value));
     must(value == 1 && gpusync_timeline_metal(t, NULL), "a question");
@@ -397,9 +391,8 @@ static void ask_closed_timeline(void *user, gpusync_result result, const gpusync
 }
 
 /* By hand, so that nothing but the end of the object runs the callbacks. */
-static void test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it(void **state)
+without_stage(test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it)
 {
-    (void)state;
     for (int later = 0; later < 2; later++) {
         stage s;
         stage_open(&s, &(stage_desc){
@@ -451,10 +444,9 @@ static void keep_for(gpusync_queue *queue, gpusync_ticket ticket, unsigned *gone
 /* Ticket 1 is done, ticket 2 is Metal's and signals t[0] and t[1], ticket 3 is held and signals t[2]. */
 static void begin_abandoned(stage *s, witness w[3])
 {
-    void *buffer;
     commit_new(s->q[0]);
     finish_all(s);
-    buffer = new_buffer(s->q[0]);
+    void *buffer = new_buffer(s->q[0]);
     mark(s, buffer, 2);
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
@@ -481,9 +473,8 @@ static void expect_abandoned(const witness w[3])
     assert_false(w[2].n.error.ran);
 }
 
-static void test_R21_abandon_ends_all_and_waits_for_nothing(void **state)
+on_both_kinds_with(test_R21_abandon_ends_all_and_waits_for_nothing, .timelines = 4, .device = alone)
 {
-    stage *s = stage_of(state);
     const gpusync_timeline_desc order_only = {.order_only = true};
     witness w[3];
     unsigned gone = 0;
@@ -516,9 +507,8 @@ static void test_R21_abandon_ends_all_and_waits_for_nothing(void **state)
 }
 
 /* Work of another queue waits for it on the GPU, and work that is held for its ticket. */
-static void test_R21_abandon_lets_no_other_queue_hang(void **state)
+on_all_kinds_with(test_R21_abandon_lets_no_other_queue_hang, .queues = 2, .timelines = 1, .device = alone)
 {
-    stage *s = stage_of(state);
     void *signals = new_buffer(s->q[0]);
     void *waits = new_buffer(s->q[1]);
     encode_signal(s->q[0], signals, at(s->t[0], 1));
@@ -537,9 +527,8 @@ static void test_R21_abandon_lets_no_other_queue_hang(void **state)
 }
 
 /* Nothing was left: is_done tells the truth to the last. */
-static void test_R21_abandon_of_held_work_alone(void **state)
+on_both_kinds_with(test_R21_abandon_of_held_work_alone, .timelines = 1, .device = alone)
 {
-    stage *s = stage_of(state);
     witness w = {.queue = s->q[0]};
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), witness_end, &w));
@@ -549,9 +538,8 @@ static void test_R21_abandon_of_held_work_alone(void **state)
 }
 
 /* The abandon looks once more: the handler has not come. */
-static void test_R21_work_that_is_over_at_the_abandon_has_ended(void **state)
+on_stage_with(test_R21_work_that_is_over_at_the_abandon_has_ended, .device = alone)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     note n = {0};
     on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), &n);
@@ -561,9 +549,8 @@ static void test_R21_work_that_is_over_at_the_abandon_has_ended(void **state)
 }
 
 /* Ticket 2 has failed with what it waited for, and has not had its turn. */
-static void test_R8_abandon_changes_no_failure_that_was_there_before(void **state)
+on_both_kinds_with(test_R8_abandon_changes_no_failure_that_was_there_before, .timelines = 1, .device = alone)
 {
-    stage *s = stage_of(state);
     const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
     note notes[2];
     memset(notes, 0, sizeof notes);
@@ -588,9 +575,8 @@ static void fill_queue(stage *s, note *sent, note *held, unsigned *gone)
     keep_for(s->q[0], 2, gone, &object);
 }
 
-static void test_R22_destroy_later_tells_when_nothing_is_left(void **state)
+on_both_kinds_with(test_R22_destroy_later_tells_when_nothing_is_left, .timelines = 2, .device = threads)
 {
-    stage *s = stage_of(state);
     note sent = {0};
     note held = {0};
     note destroyed = {0};
@@ -613,9 +599,8 @@ static void test_R22_destroy_later_tells_when_nothing_is_left(void **state)
 }
 
 /* No memory at all from the calls to the end. */
-static void test_R22_destroy_later_needs_no_memory(void **state)
+on_both_kinds_with(test_R22_destroy_later_needs_no_memory, .timelines = 2, .device = threads)
 {
-    stage *s = stage_of(state);
     note sent = {0};
     note held = {0};
     note destroyed[4];
@@ -640,9 +625,8 @@ static void test_R22_destroy_later_needs_no_memory(void **state)
 }
 
 /* A hang keeps its queue and the device, and nothing else. */
-static void test_R22_a_queue_whose_gpu_hangs_stays_until_its_work_ends(void **state)
+on_all_kinds_with(test_R22_a_queue_whose_gpu_hangs_stays_until_its_work_ends, .queues = 2, .device = threads_by_hand)
 {
-    stage *s = stage_of(state);
     note destroyed[2];
     memset(destroyed, 0, sizeof destroyed);
     commit_new(s->q[0]);
@@ -660,9 +644,8 @@ static void test_R22_a_queue_whose_gpu_hangs_stays_until_its_work_ends(void **st
 }
 
 /* F12, K5: the first waits on the GPU for the second, whose handler Metal loses. A look at the device finds both. */
-static void test_F12_queues_that_go_later_are_looked_at(void **state)
+on_stage_with(test_F12_queues_that_go_later_are_looked_at, .queues = 2, .timelines = 1, .device = threads_by_hand)
 {
-    stage *s = stage_of(state);
     void *first = new_buffer(s->q[0]);
     void *second = new_buffer(s->q[1]);
     note destroyed[2];
@@ -682,9 +665,9 @@ static void test_F12_queues_that_go_later_are_looked_at(void **state)
 }
 
 /* R24: so does a wait that sleeps, for work of another queue that does not end. */
-static void test_K5_a_wait_that_sleeps_looks_at_queues_that_go_later(void **state)
+on_stage_with(test_K5_a_wait_that_sleeps_looks_at_queues_that_go_later, .queues = 2,
+              .device = {.hooks = &passing_hooks})
 {
-    stage *s = stage_of(state);
     void *lost = new_buffer(s->q[0]);
     note destroyed = {0};
     commit_new(s->q[1]);
@@ -709,8 +692,6 @@ typedef struct end_inside {
 static void let_all_go(void *user, gpusync_result result, const gpusync_error *error)
 {
     end_inside *e = (end_inside *)user;
-    (void)result;
-    (void)error;
     e->inside[0] = gpusync_queue_destroy_later(e->queue, remember_destroyed, &e->destroyed[0]);
     e->inside[1] = gpusync_timeline_destroy_later(e->timeline, remember_destroyed, &e->destroyed[1]);
     e->inside[2] = gpusync_device_destroy_later(e->device, remember_destroyed, &e->destroyed[2]);
@@ -736,9 +717,8 @@ static void expect_all_gone(end_inside *e)
 }
 
 /* A40. */
-static void test_R22_a_callback_may_let_everything_go(void **state)
+on_both_kinds_with(test_R22_a_callback_may_let_everything_go, .timelines = 1, .device = threads)
 {
-    stage *s = stage_of(state);
     end_inside e;
     begin_end_inside(s, &e);
     finish_all(s);
@@ -747,9 +727,8 @@ static void test_R22_a_callback_may_let_everything_go(void **state)
     expect_all_gone(&e);
 }
 
-static void test_R22_a_callback_may_let_everything_go_by_hand(void **state)
+on_both_kinds_with(test_R22_a_callback_may_let_everything_go_by_hand, .timelines = 1, .device = threads_by_hand)
 {
-    stage *s = stage_of(state);
     end_inside e;
     begin_end_inside(s, &e);
     finish_all(s);
@@ -794,9 +773,6 @@ static void let_all_go_once(called in)
 
 static void let_go_in_on_complete(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
     let_all_go_once(IN_ON_COMPLETE);
 }
 
@@ -822,11 +798,11 @@ static void let_go_in_log(void *user, gpusync_log_level level, const char *text)
 static void let_go_in_unpark(void *user, gpusync_waiter *waiter)
 {
     let_all_go_once(IN_UNPARK);
-    unpark_patiently(user, waiter);
+    kit_unpark(user, waiter);
 }
 
 static const gpusync_hooks letting_hooks = {
-    .yield = yield_patiently,
+    .yield = kit_yield,
     .park = park_patiently,
     .unpark = let_go_in_unpark,
 };
@@ -841,7 +817,6 @@ static void let_go_in(called in)
     stage s;
     job j = {0};
     void *object = softmetal_new_witness(let_go_in_a_dealloc, NULL);
-    void *buffer;
     desc.device.callback_mode = in == IN_NOTIFY ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
     print_message("  %s\n", called_names[in]);
     memset(&last_owner, 0, sizeof last_owner);
@@ -850,7 +825,7 @@ static void let_go_in(called in)
     e->device = s.device;
     e->queue = taken(&s, 0);
     e->timeline = taken_timeline(&s, 0);
-    buffer = new_buffer(e->queue);
+    void *buffer = new_buffer(e->queue);
     softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     SUBMIT(e->queue, BUFFERS(buffer), .on_complete = let_go_in_on_complete);
     if (in == IN_A_DEALLOC)
@@ -874,18 +849,16 @@ static void let_go_in(called in)
     stage_close(&s);
 }
 
-static void test_R22_the_last_owner_may_let_go_in_what_gpusync_calls(void **state)
+without_stage_on_both_kinds(test_R22_the_last_owner_may_let_go_in_what_gpusync_calls)
 {
-    (void)state;
     for (int in = 0; in < CALLEDS; in++)
         let_go_in((called)in);
 }
 
 /* -- gpusync_device_destroy --------------------------------------------------------------------------------------- */
 
-static void test_R22_a_device_in_use_is_not_destroyed(void **state)
+on_stage_with(test_R22_a_device_in_use_is_not_destroyed, .timelines = 1, .device = alone)
 {
-    stage *s = stage_of(state);
     assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
     assert_ok(gpusync_poll(s->q[0], 0, NULL));
     assert_ok(gpusync_queue_destroy(taken(s, 0)));
@@ -910,9 +883,8 @@ static gpusync_result run_some(void *device)
 }
 
 /* The object is gone when its `destroyed` is called, and the device's destroy waits until that has returned. */
-static void test_R22_the_destroy_of_a_device_waits_for_destroyed(void **state)
+on_stage_with(test_R22_the_destroy_of_a_device_waits_for_destroyed, .device = threads_by_hand)
 {
-    stage *s = stage_of(state);
     end_inside e = {.device = s->device};
     job running = {0};
     job ending = {0};
@@ -950,8 +922,6 @@ static struct {
 static void go_inside(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     job going = {0};
-    (void)user;
-    (void)object;
     if (phase != SOFTMETAL_AFTER || !inside.selector || strcmp(selector, inside.selector) != 0)
         return;
     inside.selector = NULL;
@@ -978,7 +948,6 @@ static gpusync_result wait_and_destroy_timeline(void *argument)
 static void destroy_all_later(void *user, gpusync_result result, const gpusync_error *error)
 {
     stage *s = (stage *)user;
-    (void)error;
     must(result == GPUSYNC_OK, "the work succeeds");
     must(gpusync_queue_destroy_later(taken(s, 0), NULL, NULL) == GPUSYNC_OK, "destroy later");
     must(gpusync_device_destroy_later(taken_device(s), remember_destroyed, &inside.gone) == GPUSYNC_OK,
@@ -988,7 +957,6 @@ static void destroy_all_later(void *user, gpusync_result result, const gpusync_e
 /* Metal's threads and the callbacks do all. */
 static gpusync_result wait_for_the_device(void *argument)
 {
-    (void)argument;
     while (!GET(&inside.gone.calls))
         sched_yield();
     return GPUSYNC_OK;
@@ -1014,9 +982,8 @@ static const char *commit_of(stage *s)
     return is_metal4(s->q[0]) ? "commit:count:options:" : "commit";
 }
 
-static void test_R20_a_queue_goes_before_the_commit_that_it_waited_for_returns(void **state)
+on_both_kinds_with(test_R20_a_queue_goes_before_the_commit_that_it_waited_for_returns, .device = alone)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     begin_inside(s, commit_of(s), wait_and_destroy_queue);
     inside.buffer = buffer;
@@ -1024,17 +991,15 @@ static void test_R20_a_queue_goes_before_the_commit_that_it_waited_for_returns(v
     nothing_left_to_go();
 }
 
-static void test_R20_a_timeline_goes_before_the_signal_that_it_waited_for_returns(void **state)
+on_stage_with(test_R20_a_timeline_goes_before_the_signal_that_it_waited_for_returns, .timelines = 1, .device = alone)
 {
-    stage *s = stage_of(state);
     begin_inside(s, "setSignaledValue:", wait_and_destroy_timeline);
     signal_value(s->t[0], 1);
     nothing_left_to_go();
 }
 
-static void test_R22_all_goes_in_the_callback_of_a_submission_that_has_not_returned(void **state)
+on_both_kinds_with(test_R22_all_goes_in_the_callback_of_a_submission_that_has_not_returned, .device = threads)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     begin_inside(s, commit_of(s), wait_for_the_device);
     inside.buffer = buffer;
@@ -1075,14 +1040,14 @@ static void play_metals_blocks(stage *s, bool has_run)
     metal_release(buffer);
 }
 
-static void test_R22_the_destroy_of_a_device_waits_for_metals_blocks(void **state)
+on_stage_with(test_R22_the_destroy_of_a_device_waits_for_metals_blocks, .device = alone)
 {
-    play_metals_blocks(stage_of(state), false);
+    play_metals_blocks(s, false);
 }
 
-static void test_R22_the_destroy_of_a_device_waits_for_the_block_of_a_handler_that_has_run(void **state)
+on_both_kinds_with(test_R22_the_destroy_of_a_device_waits_for_the_block_of_a_handler_that_has_run, .device = alone)
 {
-    play_metals_blocks(stage_of(state), true);
+    play_metals_blocks(s, true);
 }
 
 static void play_a_second_at_most(stage *s, bool has_run)
@@ -1098,21 +1063,22 @@ static void play_a_second_at_most(stage *s, bool has_run)
     metal_release(buffer);
 }
 
-static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most(void **state)
+on_stage_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most, .device = alone)
 {
-    play_a_second_at_most(stage_of(state), false);
+    play_a_second_at_most(s, false);
 }
 
-static void test_R22_the_destroy_of_a_device_waits_for_a_second_at_most_when_the_handler_has_run(void **state)
+on_both_kinds_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most_when_the_handler_has_run,
+                   .device = alone)
 {
-    play_a_second_at_most(stage_of(state), true);
+    play_a_second_at_most(s, true);
 }
 
 /* The block that Metal keeps for a value of other code that never comes is not waited for. Its code is gpusync's: the log
    says that it has to stay. */
-static void test_R22_a_listener_that_is_left_is_told_of_and_not_waited_for(void **state)
+on_stage_with(test_R22_a_listener_that_is_left_is_told_of_and_not_waited_for, .no_queue = true, .timelines = 1,
+              .device = alone, .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
     void *event = metal_retain(gpusync_timeline_metal(s->t[0], NULL));
     const uint64_t began = GET(&still_now);
     note n = {0};
@@ -1161,19 +1127,18 @@ static void device_goes_later(stage *s, bool by_hand)
     assert_int_equal(kit_now().blocks, 0);
 }
 
-static void test_R22_a_device_goes_later_with_its_last_object(void **state)
+on_both_kinds_with(test_R22_a_device_goes_later_with_its_last_object, .timelines = 1, .device = threads)
 {
-    device_goes_later(stage_of(state), false);
+    device_goes_later(s, false);
 }
 
-static void test_R22_a_device_goes_later_by_hand(void **state)
+on_both_kinds_with(test_R22_a_device_goes_later_by_hand, .timelines = 1, .device = threads_by_hand)
 {
-    device_goes_later(stage_of(state), true);
+    device_goes_later(s, true);
 }
 
-static void test_R22_a_device_without_objects_goes_later_at_once(void **state)
+on_stage_with(test_R22_a_device_without_objects_goes_later_at_once, .no_queue = true, .device = threads)
 {
-    stage *s = stage_of(state);
     note destroyed = {0};
     assert_ok(gpusync_device_destroy_later(taken_device(s), remember_destroyed, &destroyed));
     assert_noted(&destroyed, GPUSYNC_OK);
@@ -1181,9 +1146,8 @@ static void test_R22_a_device_without_objects_goes_later_at_once(void **state)
 }
 
 /* Without a `destroyed` the device goes all the same, in the run_callbacks that is asked for. */
-static void test_R22_a_device_goes_later_untold(void **state)
+on_stage_with(test_R22_a_device_goes_later_untold, .no_queue = true, .device = threads_by_hand)
 {
-    stage *s = stage_of(state);
     gpusync_device *device = taken_device(s);
     assert_ok(gpusync_device_destroy_later(device, NULL, NULL));
     assert_int_equal(kit_now().notifies, 1);
@@ -1192,9 +1156,8 @@ static void test_R22_a_device_goes_later_untold(void **state)
 }
 
 /* The device goes with a plain destroy of its last object, too. */
-static void test_R22_a_device_goes_later_with_a_plain_destroy(void **state)
+on_stage_with(test_R22_a_device_goes_later_with_a_plain_destroy, .timelines = 1, .device = threads)
 {
-    stage *s = stage_of(state);
     note destroyed = {0};
     assert_ok(gpusync_device_destroy_later(taken_device(s), remember_destroyed, &destroyed));
     assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
@@ -1246,17 +1209,16 @@ static void end_timeline(gpusync_result (*end)(gpusync_timeline *, note *))
     stage_close(&s);
 }
 
-static void test_R19_the_end_of_a_timeline_ends_waits_and_callbacks_of_the_host(void **state)
+without_stage(test_R19_the_end_of_a_timeline_ends_waits_and_callbacks_of_the_host)
 {
-    (void)state;
     end_timeline(destroy_timeline);
     end_timeline(let_timeline_go);
 }
 
 /* C4: both are held as the timeline goes. */
-static void test_R19_signals_of_accepted_work_still_reach_accepted_work(void **state)
+on_all_kinds_with(test_R19_signals_of_accepted_work_still_reach_accepted_work, .queues = 2, .timelines = 2,
+                  .device = threads)
 {
-    stage *s = stage_of(state);
     note destroyed = {0};
     SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 1)));
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)));
@@ -1273,9 +1235,9 @@ static void test_R19_signals_of_accepted_work_still_reach_accepted_work(void **s
 }
 
 /* Nothing is to signal the value, and nothing else happens than the timeline's end. */
-static void test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline(void **state)
+on_both_kinds_with(test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline, .timelines = 2,
+                   .device = threads)
 {
-    stage *s = stage_of(state);
     note n = {0};
     on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), SIGNALS(at(s->t[1], 1)))), &n);
     assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
@@ -1286,9 +1248,8 @@ static void test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline(
 }
 
 /* It signals 6 behind its wait for 5: that never comes by itself. */
-static void test_R19_the_signal_of_the_work_itself_lets_nothing_hope(void **state)
+on_stage_with(test_R19_the_signal_of_the_work_itself_lets_nothing_hope, .queues = 3, .timelines = 3, .device = threads)
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     void *encoded = new_buffer(s->q[1]);
     gpusync_ticket tickets[3];
@@ -1310,9 +1271,8 @@ static void test_R19_the_signal_of_the_work_itself_lets_nothing_hope(void **stat
 }
 
 /* An open buffer is to signal the value: its commit or its discard decides. */
-static void test_R19_an_open_buffer_decides_of_work_that_is_held(void **state)
+on_stage_with(test_R19_an_open_buffer_decides_of_work_that_is_held, .queues = 2, .timelines = 2, .device = threads)
 {
-    stage *s = stage_of(state);
     void *committed = new_buffer(s->q[0]);
     void *discarded = new_buffer(s->q[0]);
     encode_signal(s->q[0], committed, at(s->t[0], 1));
@@ -1330,9 +1290,9 @@ static void test_R19_an_open_buffer_decides_of_work_that_is_held(void **state)
 }
 
 /* A higher value will do: it ends the wait as well. A lower one will not. */
-static void test_R19_of_open_buffers_those_count_that_signal_as_much_as_is_waited_for(void **state)
+on_stage_with(test_R19_of_open_buffers_those_count_that_signal_as_much_as_is_waited_for, .queues = 2, .timelines = 2,
+              .device = threads)
 {
-    stage *s = stage_of(state);
     void *higher = new_buffer(s->q[0]);
     void *lower = new_buffer(s->q[0]);
     encode_signal(s->q[0], higher, at(s->t[0], 5));
@@ -1349,9 +1309,8 @@ static void test_R19_of_open_buffers_those_count_that_signal_as_much_as_is_waite
     assert_ok(gpusync_command_buffer_discard(s->q[0], lower));
 }
 
-static void test_R19_work_that_is_committed_later_is_judged_alike(void **state)
+on_stage_with(test_R19_work_that_is_committed_later_is_judged_alike, .timelines = 1, .device = threads)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     encode_wait(s->q[0], buffer, at(s->t[0], 1));
     assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
@@ -1361,9 +1320,9 @@ static void test_R19_work_that_is_committed_later_is_judged_alike(void **state)
 }
 
 /* The destroyed timeline's event is still raised by other code. */
-static void test_R19_where_others_signal_held_work_goes_on(void **state)
+on_both_kinds_with(test_R19_where_others_signal_held_work_goes_on, .timelines = 1, .device = threads,
+                   .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
     void *event = metal_retain(gpusync_timeline_metal(s->t[0], NULL));
     uint64_t base;
     assert_ptr_equal(gpusync_timeline_metal(s->t[0], &base), event);
@@ -1380,9 +1339,8 @@ static void test_R19_where_others_signal_held_work_goes_on(void **state)
 /* -- other rules -------------------------------------------------------------------------------------------------- */
 
 /* F17: Metal has ended both, and no handler tells. Whichever is asked first, the first failure passes to the second. */
-static void test_F17_the_order_of_polls_decides_nothing(void **state)
+without_stage(test_F17_the_order_of_polls_decides_nothing)
 {
-    (void)state;
     for (int first = 1; first <= 2; first++) {
         stage s;
         stage_open(&s, &(stage_desc){.device = threads, .queue = {.sticky_failure = true}});
@@ -1403,9 +1361,8 @@ static void test_F17_the_order_of_polls_decides_nothing(void **state)
 }
 
 /* F18: a timer may run after a plug-in with a copy of gpusync was unloaded. */
-static void test_F18_no_timer_is_armed(void **state)
+on_all_kinds_with(test_F18_no_timer_is_armed, .queues = 2, .device = alone)
 {
-    stage *s = stage_of(state);
     commit_new(s->q[0]);
     assert_result(gpusync_wait(s->q[0], 1, SECONDS(10), NULL), GPUSYNC_TIMEOUT);
     commit_failing(s->q[1], SOFTMETAL_SUBMISSIONS_IGNORED);
@@ -1416,84 +1373,4 @@ static void test_F18_no_timer_is_armed(void **state)
     settle(s);
     assert_ok(gpusync_device_destroy(taken_device(s)));
     assert_int_equal(softmetal_timers_armed(), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_T6_nothing_is_destroyed_at_once),
-        on_both_kinds_with(test_R20_destroy_waits_for_what_metal_has_and_cancels_the_rest, .timelines = 2,
-                           .device = threads),
-        on_stage_with(test_R1_destroy_waits_for_unordered_work_and_for_markers, .queues = 2, .device = threads),
-        on_stage_with(test_R20_destroy_looks, .queues = 2, .device = alone),
-        on_stage_with(test_T7_a_destroy_that_sleeps_looks, .device = alone),
-        on_stage_with(test_R20_open_buffers_are_discarded, .queues = 2, .timelines = 1, .device = alone),
-        on_stage_with(test_R4_destroy_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1, .device = alone),
-        on_stage_with(test_R4_abandon_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1, .device = alone),
-        on_stage_with(test_R4_destroy_later_lets_go_what_an_open_buffer_holds, .queues = 2, .timelines = 1,
-                      .device = threads),
-        on_stage_with(test_R11_a_stuck_queue_that_goes_fails_what_its_open_buffers_signal, .timelines = 1,
-                      .device = alone, .queue = {.sticky_failure = true}),
-        on_all_kinds_with(test_R20_destroy_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
-                          .queue = {.max_command_buffer_count = 1}),
-        on_all_kinds_with(test_R20_abandon_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
-                          .queue = {.max_command_buffer_count = 1}),
-        on_all_kinds_with(test_R20_destroy_later_ends_waits_that_sleep, .queues = 2, .timelines = 1, .device = threads,
-                          .queue = {.max_command_buffer_count = 1}),
-        unit_test_on_both_kinds(test_F13_no_wait_for_everything_is_ok_where_held_work_was_cancelled),
-        on_both_kinds_with(test_R20_a_queue_goes_before_the_commit_that_it_waited_for_returns, .device = alone),
-        on_stage_with(test_R20_a_timeline_goes_before_the_signal_that_it_waited_for_returns, .timelines = 1,
-                      .device = alone),
-        on_both_kinds_with(test_R22_all_goes_in_the_callback_of_a_submission_that_has_not_returned, .device = threads),
-        cmocka_unit_test(test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it),
-        on_both_kinds_with(test_R21_abandon_ends_all_and_waits_for_nothing, .timelines = 4, .device = alone),
-        on_all_kinds_with(test_R21_abandon_lets_no_other_queue_hang, .queues = 2, .timelines = 1, .device = alone),
-        on_both_kinds_with(test_R21_abandon_of_held_work_alone, .timelines = 1, .device = alone),
-        on_stage_with(test_R21_work_that_is_over_at_the_abandon_has_ended, .device = alone),
-        on_both_kinds_with(test_R8_abandon_changes_no_failure_that_was_there_before, .timelines = 1, .device = alone),
-        on_both_kinds_with(test_R22_destroy_later_tells_when_nothing_is_left, .timelines = 2, .device = threads),
-        on_both_kinds_with(test_R22_destroy_later_needs_no_memory, .timelines = 2, .device = threads),
-        on_all_kinds_with(test_R22_a_queue_whose_gpu_hangs_stays_until_its_work_ends, .queues = 2,
-                          .device = threads_by_hand),
-        on_stage_with(test_F12_queues_that_go_later_are_looked_at, .queues = 2, .timelines = 1,
-                      .device = threads_by_hand),
-        on_stage_with(test_K5_a_wait_that_sleeps_looks_at_queues_that_go_later, .queues = 2,
-                      .device = {.hooks = &passing_hooks}),
-        on_both_kinds_with(test_R22_a_callback_may_let_everything_go, .timelines = 1, .device = threads),
-        on_both_kinds_with(test_R22_a_callback_may_let_everything_go_by_hand, .timelines = 1,
-                           .device = threads_by_hand),
-        unit_test_on_both_kinds(test_R22_the_last_owner_may_let_go_in_what_gpusync_calls),
-        on_stage_with(test_R22_a_device_in_use_is_not_destroyed, .timelines = 1, .device = alone),
-        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_destroyed, .device = threads_by_hand),
-        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_metals_blocks, .device = alone),
-        on_both_kinds_with(test_R22_the_destroy_of_a_device_waits_for_the_block_of_a_handler_that_has_run,
-                           .device = alone),
-        on_stage_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most, .device = alone),
-        on_both_kinds_with(test_R22_the_destroy_of_a_device_waits_for_a_second_at_most_when_the_handler_has_run,
-                           .device = alone),
-        on_stage_with(test_R22_a_listener_that_is_left_is_told_of_and_not_waited_for, .no_queue = true, .timelines = 1,
-                      .device = alone, .timeline = {.signalled_by_others = true}),
-        on_both_kinds_with(test_R22_a_device_goes_later_with_its_last_object, .timelines = 1, .device = threads),
-        on_both_kinds_with(test_R22_a_device_goes_later_by_hand, .timelines = 1, .device = threads_by_hand),
-        on_stage_with(test_R22_a_device_without_objects_goes_later_at_once, .no_queue = true, .device = threads),
-        on_stage_with(test_R22_a_device_goes_later_untold, .no_queue = true, .device = threads_by_hand),
-        on_stage_with(test_R22_a_device_goes_later_with_a_plain_destroy, .timelines = 1, .device = threads),
-        cmocka_unit_test(test_R19_the_end_of_a_timeline_ends_waits_and_callbacks_of_the_host),
-        on_all_kinds_with(test_R19_signals_of_accepted_work_still_reach_accepted_work, .queues = 2, .timelines = 2,
-                          .device = threads),
-        on_both_kinds_with(test_R19_held_work_that_nothing_is_to_let_go_ends_with_its_timeline, .timelines = 2,
-                           .device = threads),
-        on_stage_with(test_R19_the_signal_of_the_work_itself_lets_nothing_hope, .queues = 3, .timelines = 3,
-                      .device = threads),
-        on_stage_with(test_R19_an_open_buffer_decides_of_work_that_is_held, .queues = 2, .timelines = 2,
-                      .device = threads),
-        on_stage_with(test_R19_of_open_buffers_those_count_that_signal_as_much_as_is_waited_for, .queues = 2,
-                      .timelines = 2, .device = threads),
-        on_stage_with(test_R19_work_that_is_committed_later_is_judged_alike, .timelines = 1, .device = threads),
-        on_both_kinds_with(test_R19_where_others_signal_held_work_goes_on, .timelines = 1, .device = threads,
-                           .timeline = {.signalled_by_others = true}),
-        cmocka_unit_test(test_F17_the_order_of_polls_decides_nothing),
-        on_all_kinds_with(test_F18_no_timer_is_armed, .queues = 2, .device = alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

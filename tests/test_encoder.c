@@ -42,9 +42,8 @@ static void *three_passes(gpusync_queue *queue)
 static const char *encoder_of(stage *s, gpusync_queue *queue)
 {
     static gpusync_error error;
-    unsigned count;
     finish_all(s);
-    count = failures_of(queue);
+    unsigned count = failures_of(queue);
     assert_true(count > 0);
     error = failure_at(queue, count - 1);
     assert_int_equal(error.result, GPUSYNC_ERROR_EXECUTION);
@@ -78,11 +77,10 @@ static uint64_t questions(void)
 /* A developer wants to know which pass of a frame faults, whatever way the frame's buffer is made. It costs time: a
    queue that was not told to does not ask, and sends not a message more. Each queue for itself, also one that is
    given. */
-static void test_R15_each_way_of_making_a_buffer_asks_metal_where_the_queue_wants_it(void **state)
+on_stage(test_R15_each_way_of_making_a_buffer_asks_metal_where_the_queue_wants_it)
 {
     static const gpusync_command_buffer_desc ways[] = {
         {NULL, false, NULL}, {"frame", false, NULL}, {NULL, true, NULL}, {"frame", true, NULL}};
-    stage *s = stage_of(state);
     const gpusync_queue_desc desc = {.metal_queue = s->metal[0], .encoder_status = true};
     gpusync_queue *queues[2] = {s->q[0], NULL};
     assert_ok(gpusync_queue_create(s->device, &desc, &queues[1]));
@@ -108,9 +106,8 @@ static void test_R15_each_way_of_making_a_buffer_asks_metal_where_the_queue_want
 }
 
 /* The program's descriptor says all that Metal can do for a buffer. gpusync passes it on, and changes nothing of it. */
-static void test_R15_a_descriptor_of_the_programs_is_passed_as_it_is(void **state)
+on_stage_with(test_R15_a_descriptor_of_the_programs_is_passed_as_it_is, asking)
 {
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < 4; i++) {
         gpusync_queue *queue = s->q[0];
         bool wants = i & 1, retained = i & 2;
@@ -134,11 +131,12 @@ static void test_R15_a_descriptor_of_the_programs_is_passed_as_it_is(void **stat
     }
 }
 
+also_on_stage_with(test_R15_a_descriptor_of_the_programs_is_passed_as_it_is, 0)
+
 /* An engine makes its buffers itself. Those that asked tell; the option of the queue does not change the others. */
-static void test_R15_buffers_of_the_programs_own_bring_it_too(void **state)
+on_stage_with(test_R15_buffers_of_the_programs_own_bring_it_too, asking)
 {
     enum { COMMITTED, SUBMITTED, MARKED, WAYS };
-    stage *s = stage_of(state);
     for (unsigned asks = 0; asks < 2; asks++) {
         for (unsigned way = 0; way < WAYS; way++) {
             void *descriptor = new_descriptor(asks), *buffer = with_descriptor(s, descriptor);
@@ -165,7 +163,7 @@ static void test_R15_buffers_of_the_programs_own_bring_it_too(void **state)
 }
 
 /* A fault of one pass takes others with it: the developer is told of the one that did it. */
-static void test_R15_which_encoder_is_named(void **state)
+on_stage_with(test_R15_which_encoder_is_named, asking)
 {
     static const struct {
         const char *what;
@@ -190,7 +188,6 @@ static void test_R15_which_encoder_is_named(void **state)
         {"without encoders", {0}, 0, "", 0},
     };
     static const char *const names[] = {"a", "b", "c", "d"};
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         void *buffer = new_buffer(s->q[0]);
         print_message("%s\n", rows[i].what);
@@ -203,9 +200,8 @@ static void test_R15_which_encoder_is_named(void **state)
 }
 
 /* As softmetal tells it by itself. */
-static void test_R15_every_way_to_fail_tells_what_metal_tells(void **state)
+on_stage_with(test_R15_every_way_to_fail_tells_what_metal_tells, asking)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     encode_pass(buffer, "one");
     encode_pass(buffer, "two");
@@ -253,7 +249,7 @@ static void set_latin1_label(void *encoder, const char *text)
 }
 
 /* Labels are made by tools, from names of files and materials. */
-static void test_R15_labels_of_encoders_are_told_as_utf8_that_fits(void **state)
+on_stage_with(test_R15_labels_of_encoders_are_told_as_utf8_that_fits, asking)
 {
     char text[200];
     static const struct {
@@ -268,10 +264,8 @@ static void test_R15_labels_of_encoders_are_told_as_utf8_that_fits(void **state)
         {"not UTF-8", "\xE9", 20, 40, true},
         {"not UTF-8, too long", "\xE9", 100, 62, true},
     };
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         void *buffer = new_buffer(s->q[0]), *encoder = metal_compute_begin(buffer);
-        const char *told;
         print_message("%s\n", rows[i].what);
         for (unsigned k = 0; k < rows[i].length; k++) text[k] = rows[i].part[k % strlen(rows[i].part)];
         text[rows[i].length] = '\0';
@@ -280,7 +274,7 @@ static void test_R15_labels_of_encoders_are_told_as_utf8_that_fits(void **state)
         metal_end(encoder);
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
         commit(s->q[0], buffer);
-        told = encoder_of(s, s->q[0]);
+        const char *told = encoder_of(s, s->q[0]);
         assert_int_equal(strlen(told), rows[i].told);
         for (unsigned k = 0; k < rows[i].told; k++)
             assert_int_equal(told[k], rows[i].latin1 ? "\xC3\xA9"[k % 2] : text[k]);
@@ -289,7 +283,7 @@ static void test_R15_labels_of_encoders_are_told_as_utf8_that_fits(void **state)
 
 /* Metal does not promise what is under its key: a list may be missing, empty, or of other objects (athei/mtld3d#571).
    The failure is told all the same. */
-static void test_R15_what_is_missing_or_malformed_is_skipped(void **state)
+on_stage_with(test_R15_what_is_missing_or_malformed_is_skipped, asking)
 {
     static const struct {
         const char *what;
@@ -307,9 +301,7 @@ static void test_R15_what_is_missing_or_malformed_is_skipped(void **state)
         {"as of older systems", {.ioaf_errors = true}, NULL, "lights"},
         {"objects without a state", {.late_times = true}, "errorState", ""}, /* the last: it stays hidden */
     };
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < LENGTH(rows); i++) {
-        gpusync_error error;
         print_message("%s\n", rows[i].what);
         softmetal_set_quirks(&rows[i].quirks);
         if (rows[i].hidden) softmetal_hide_selector(rows[i].hidden);
@@ -317,7 +309,7 @@ static void test_R15_what_is_missing_or_malformed_is_skipped(void **state)
         encode_three(buffer);
         commit(s->q[0], buffer);
         assert_string_equal(encoder_of(s, s->q[0]), rows[i].encoder);
-        error = failure_at(s->q[0], i);
+        gpusync_error error = failure_at(s->q[0], i);
         assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
         assert_int_equal(error.code, 3);
         assert_string_equal(error.label, "frame");
@@ -327,9 +319,8 @@ static void test_R15_what_is_missing_or_malformed_is_skipped(void **state)
 
 /* A layer of a tool stands before the queue, and lacks the message; macOS 10.15 has not the class either. The queue
    works there, and knows no encoder. */
-static void test_R15_a_queue_that_takes_no_descriptor_is_not_asked(void **state)
+on_stage_with(test_R15_a_queue_that_takes_no_descriptor_is_not_asked, asking)
 {
-    stage *s = stage_of(state);
     void *buffer = NULL;
     const gpusync_command_buffer_desc unretained = {NULL, true, NULL};
     softmetal_hide_selector(WITH_DESCRIPTOR);
@@ -342,9 +333,8 @@ static void test_R15_a_queue_that_takes_no_descriptor_is_not_asked(void **state)
 }
 
 /* Metal has no command buffer to give: its descriptor goes, too. */
-static void test_R15_no_buffer_leaves_no_descriptor(void **state)
+on_stage_with(test_R15_no_buffer_leaves_no_descriptor, asking)
 {
-    stage *s = stage_of(state);
     void *buffer = &buffer;
     softmetal_fail_creation(1, false);
     assert_result(gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), GPUSYNC_ERROR_METAL_NIL);
@@ -354,9 +344,8 @@ static void test_R15_no_buffer_leaves_no_descriptor(void **state)
 }
 
 /* The developer's handler, wherever it hears of the failure, and of what came of it, names the pass. */
-static void test_R15_every_report_of_a_failure_has_its_encoder(void **state)
+on_stage_with(test_R15_every_report_of_a_failure_has_its_encoder, .queues = 2, .timelines = 2, asking)
 {
-    stage *s = stage_of(state);
     void *buffer = three_passes(s->q[0]);
     note notes[3] = {0};
     gpusync_error error;
@@ -393,9 +382,9 @@ static void test_R15_every_report_of_a_failure_has_its_encoder(void **state)
 }
 
 /* A failure sticks: what is refused behind it has the encoder of the first. */
-static void test_R15_what_a_failure_that_sticks_takes_with_it_has_its_encoder(void **state)
+on_stage_with(test_R15_what_a_failure_that_sticks_takes_with_it_has_its_encoder, .timelines = 2, asking,
+              .queue.sticky_failure = true)
 {
-    stage *s = stage_of(state);
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(three_passes(s->q[0])));
@@ -413,9 +402,8 @@ static void test_R15_what_a_failure_that_sticks_takes_with_it_has_its_encoder(vo
 }
 
 /* What never ran, or was not Metal's failure, has no encoder; and a failure does not get that of the one before it. */
-static void test_R15_failures_of_gpusyncs_own_have_no_encoder(void **state)
+on_stage_with(test_R15_failures_of_gpusyncs_own_have_no_encoder, .timelines = 1, asking)
 {
-    stage *s = stage_of(state);
     commit(s->q[0], three_passes(s->q[0]));
     finish_all(s);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
@@ -430,9 +418,8 @@ static void test_R15_failures_of_gpusyncs_own_have_no_encoder(void **state)
 }
 
 /* There is no memory for Metal's text as the failure comes: the failure is told without it. */
-static void test_R15_without_memory_the_failure_is_told_without_its_encoder(void **state)
+on_stage_with(test_R15_without_memory_the_failure_is_told_without_its_encoder, asking)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = commit(s->q[0], three_passes(s->q[0]));
     memory_fail(1, true);
     finish_all(s);
@@ -442,7 +429,7 @@ static void test_R15_without_memory_the_failure_is_told_without_its_encoder(void
 }
 
 /* A program fails a timeline with a text of its own, which it did not end, or that is no UTF-8. */
-static void test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to_end(void **state)
+on_stage(test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to_end)
 {
     static const struct {
         const char *what;
@@ -454,7 +441,6 @@ static void test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to
         {"it does not end", 'x', 64, 63},
         {"Latin-1 that does not end", 0xE9, 64, 62},
     };
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         gpusync_error reason = {.result = GPUSYNC_ERROR_EXECUTION}, error;
@@ -476,9 +462,8 @@ static void test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to
 }
 
 /* Metal 4 has no such question: the option changes nothing there. */
-static void test_R15_a_queue_of_metal4_tells_no_encoder(void **state)
+on_stage_with(test_R15_a_queue_of_metal4_tells_no_encoder, .queue.metal4 = true, asking)
 {
-    stage *s = stage_of(state);
     void *buffer = metal4_buffer_new(s->metal_device), *allocator = metal4_allocator_new(s->metal_device), *encoder;
     metal4_begin(buffer, allocator);
     encoder = metal_compute_begin(buffer);
@@ -494,28 +479,4 @@ static void test_R15_a_queue_of_metal4_tells_no_encoder(void **state)
     s->q[0] = NULL;
     metal_release(buffer);
     metal_release(allocator);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_stage(test_R15_each_way_of_making_a_buffer_asks_metal_where_the_queue_wants_it),
-        on_stage_with(test_R15_a_descriptor_of_the_programs_is_passed_as_it_is, asking),
-        on_stage(test_R15_a_descriptor_of_the_programs_is_passed_as_it_is),
-        on_stage_with(test_R15_buffers_of_the_programs_own_bring_it_too, asking),
-        on_stage_with(test_R15_which_encoder_is_named, asking),
-        on_stage_with(test_R15_every_way_to_fail_tells_what_metal_tells, asking),
-        on_stage_with(test_R15_labels_of_encoders_are_told_as_utf8_that_fits, asking),
-        on_stage_with(test_R15_what_is_missing_or_malformed_is_skipped, asking),
-        on_stage_with(test_R15_a_queue_that_takes_no_descriptor_is_not_asked, asking),
-        on_stage_with(test_R15_no_buffer_leaves_no_descriptor, asking),
-        on_stage_with(test_R15_every_report_of_a_failure_has_its_encoder, .queues = 2, .timelines = 2, asking),
-        on_stage_with(test_R15_what_a_failure_that_sticks_takes_with_it_has_its_encoder, .timelines = 2, asking,
-                      .queue.sticky_failure = true),
-        on_stage_with(test_R15_failures_of_gpusyncs_own_have_no_encoder, .timelines = 1, asking),
-        on_stage_with(test_R15_without_memory_the_failure_is_told_without_its_encoder, asking),
-        on_stage(test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to_end),
-        on_stage_with(test_R15_a_queue_of_metal4_tells_no_encoder, .queue.metal4 = true, asking),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

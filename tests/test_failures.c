@@ -36,13 +36,6 @@ static gpusync_result wait_for_all(gpusync_queue *queue)
     return wait_for(queue, GPUSYNC_EVERYTHING, NULL);
 }
 
-static void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
-{
-    gpusync_error reason = {0};
-    reason.result = result;
-    assert_ok(gpusync_timeline_fail(timeline, &reason));
-}
-
 static gpusync_result state_of(gpusync_timeline *timeline)
 {
     uint64_t value = 0;
@@ -106,9 +99,8 @@ static void *buffer_where(stage *s, void (*tells)(softmetal_quirks *quirks))
 static void check_class(stage *s, void *buffer, gpusync_failure failure, bool transient, bool lost, const char *row)
 {
     gpusync_ticket ticket = commit(s->q[0], buffer);
-    gpusync_error error;
     finish_all(s);
-    error = record_of(s->q[0], ticket);
+    gpusync_error error = record_of(s->q[0], ticket);
     if (error.failure != failure || error.transient != transient || gpusync_device_is_lost(s->device) != lost)
         fail_msg("%s: %s %lld \"%s\": %s, %stransient, the device %s lost", row, error.domain, (long long)error.code,
                  error.message, gpusync_failure_string(error.failure), error.transient ? "" : "not ",
@@ -118,7 +110,7 @@ static void check_class(stage *s, void *buffer, gpusync_failure failure, bool tr
 }
 
 /* The driver's number decides, for Metal has fewer codes. */
-static void test_R14_the_drivers_number_gives_the_class(void **state)
+without_stage_on_both_kinds(test_R14_the_drivers_number_gives_the_class)
 {
     static const struct {
         unsigned reason;
@@ -147,11 +139,8 @@ static void test_R14_the_drivers_number_gives_the_class(void **state)
         {in_the_text_alone, NULL, "in the text alone"},
         {of_older_systems, NULL, "in the text alone, decimal"},
     };
-    size_t i;
-    size_t k;
-    (void)state;
-    for (k = 0; k < LENGTH(forms); k++)
-        for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t k = 0; k < LENGTH(forms); k++)
+        for (size_t i = 0; i < LENGTH(rows); i++) {
             char name[96];
             stage s;
             void *buffer = buffer_where(&s, forms[k].where);
@@ -166,7 +155,7 @@ static void test_R14_the_drivers_number_gives_the_class(void **state)
 #define IGNORED "kIOGPUCommandBufferCallbackErrorSubmissionsIgnored"
 
 /* Without a number that is known Metal's code does, and an error of another domain is OTHER. */
-static void test_R14_without_a_number_the_code_gives_the_class(void **state)
+without_stage(test_R14_without_a_number_the_code_gives_the_class)
 {
     static const struct {
         const char *domain; /* NULL: Metal's */
@@ -198,9 +187,7 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
         {NULL, 4, VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, true, false},
         {"NSPOSIXErrorDomain", 4, "Ignored (00000004:" IGNORED ")", GPUSYNC_FAILURE_OTHER, false, false},
     };
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         char name[32];
         stage s;
         void *buffer = buffer_where(&s, in_no_number);
@@ -215,22 +202,19 @@ static void test_R14_without_a_number_the_code_gives_the_class(void **state)
 
 static void assert_all_differ(const char *const *texts, size_t count)
 {
-    size_t i;
-    size_t k;
-    for (i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         assert_true(texts[i] && texts[i][0]);
-        for (k = 0; k < i; k++) assert_string_not_equal(texts[i], texts[k]);
+        for (size_t k = 0; k < i; k++) assert_string_not_equal(texts[i], texts[k]);
     }
 }
 
-static void test_T12_each_result_and_class_has_a_text_of_its_own(void **state)
+without_stage(test_T12_each_result_and_class_has_a_text_of_its_own)
 {
 #define TEXT(name, value, text) gpusync_result_string(GPUSYNC_##name),
     const char *const results[] = {GPUSYNC_RESULTS(TEXT) gpusync_result_string((gpusync_result)999)};
 #undef TEXT
     const char *classes[GPUSYNC_FAILURE_OTHER + 2];
     int failure;
-    (void)state;
     for (failure = GPUSYNC_FAILURE_NONE; failure <= GPUSYNC_FAILURE_OTHER; failure++)
         classes[failure] = gpusync_failure_string((gpusync_failure)failure);
     classes[failure] = gpusync_failure_string((gpusync_failure)999);
@@ -291,8 +275,7 @@ static gpusync_ticket end_with_that_of_sent_work(stage *s)
 
 static gpusync_ticket end_with_an_unknown_result(stage *s)
 {
-    int i;
-    for (i = 0; i < 10; i++) fail_one(s, s->q[1]); /* on record are four */
+    for (int i = 0; i < 10; i++) fail_one(s, s->q[1]); /* on record are four */
     return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], 1)), BUFFERS(new_buffer(s->q[0])));
 }
 
@@ -325,25 +308,20 @@ static void check_record(const gpusync_error *record, const struct ending *e)
 }
 
 /* Poll, wait, callback and record say the same, again and again. */
-static void test_S4_R14_each_result_is_on_record_and_told_alike(void **state)
+without_stage_on_both_kinds(test_S4_R14_each_result_is_on_record_and_told_alike)
 {
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(endings); i++) {
-        gpusync_error record;
+    for (size_t i = 0; i < LENGTH(endings); i++) {
         gpusync_error error;
-        gpusync_ticket ticket;
         note early = {0};
         note late = {0};
         stage s;
-        int again;
         stage_open(&s, &endings_desc);
-        ticket = endings[i].end(&s);
+        gpusync_ticket ticket = endings[i].end(&s);
         on_done(ticket_at(s.q[0], ticket), &early);
         finish_all(&s);
-        record = record_of(s.q[0], ticket);
+        gpusync_error record = record_of(s.q[0], ticket);
         check_record(&record, &endings[i]);
-        for (again = 0; again < 2; again++) {
+        for (int again = 0; again < 2; again++) {
             assert_result(gpusync_poll(s.q[0], ticket, NULL), endings[i].result);
             assert_result(wait_for(s.q[0], ticket, &error), endings[i].result);
             assert_same_error(&error, &record);
@@ -371,9 +349,8 @@ static gpusync_result record_behind_a_wait(void *argument)
     return gpusync_queue_next_error(queue, &cursor, &error);
 }
 
-static void test_S4_a_failure_is_on_record_before_a_wait_returns_it(void **state)
+on_both_kinds(test_S4_a_failure_is_on_record_before_a_wait_returns_it)
 {
-    stage *s = stage_of(state);
     job sleeper = {0};
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     job_call(&sleeper, record_behind_a_wait, s->q[0]);
@@ -384,19 +361,16 @@ static void test_S4_a_failure_is_on_record_before_a_wait_returns_it(void **state
 
 /* Metal drops the block of the buffer that failed, and does not call it: the other one's handler does not stand for
    both. */
-static void test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost(void **state)
+on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost)
 {
-    stage *s = stage_of(state);
-    unsigned bad, first;
-    for (bad = 0; bad < 2; bad++) {
-        for (first = 0; first < 2; first++) {
+    for (unsigned bad = 0; bad < 2; bad++) {
+        for (unsigned first = 0; first < 2; first++) {
             void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
             gpusync_timeline *timeline = new_timeline(s->device);
-            gpusync_ticket ticket;
             gpusync_error error;
             softmetal_fail_as(buffers[bad], SOFTMETAL_PAGE_FAULT, NULL);
             softmetal_lose_handlers(buffers[bad]);
-            ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(timeline, 1)));
+            gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(timeline, 1)));
             softmetal_finish(buffers[first]);
             softmetal_finish(buffers[1 - first]);
             finish_all(s); /* the signal's own */
@@ -410,9 +384,8 @@ static void test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_
 }
 
 /* The end of a queue is no fault of the work's: who sorts failures by class finds it beside what was cancelled. */
-static void test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED(void **state)
+on_stage(test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED)
 {
-    stage *s = stage_of(state);
     note n = {0};
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
     assert_ok(gpusync_queue_abandon(s->q[0]));
@@ -424,9 +397,8 @@ static void test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED(voi
 }
 
 /* What no command buffer tells has a class all the same: NONE would say that nothing failed. */
-static void test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER(void **state)
+on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1, .queue = {.error_log_count = 1})
 {
-    stage *s = stage_of(state);
     gpusync_timeline_desc desc = {.signalled_by_others = true};
     gpusync_timeline *timeline;
     gpusync_wait_options options = {0};
@@ -458,17 +430,14 @@ static void test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER(void **stat
 
 /* -- fields of a record ------------------------------------------------------------------------------------------- */
 
-static void test_R14_a_record_tells_what_failed_where_and_why(void **state)
+on_stage(test_R14_a_record_tells_what_failed_where_and_why)
 {
-    stage *s = stage_of(state);
     void *buffer = named_buffer(s->q[0], "shadow pass");
-    gpusync_ticket ticket;
-    gpusync_error error;
     succeed_one(s, s->q[0]);
     softmetal_fail(buffer, NULL, 3, "the shader read what it should not");
-    ticket = commit(s->q[0], buffer);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
     finish_all(s);
-    error = failure_at(s->q[0], 0);
+    gpusync_error error = failure_at(s->q[0], 0);
     assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
     assert_int_equal(error.ticket, ticket);
@@ -484,40 +453,32 @@ static void test_R14_a_record_tells_what_failed_where_and_why(void **state)
     assert_string_equal(error.queue_label, "first");
 }
 
-static void test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer(void **state)
+on_both_kinds(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer)
 {
-    stage *s = stage_of(state);
     gpusync_ticket plain = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)), .label = "upload");
     void *named = named_buffer(s->q[0], "copy");
-    gpusync_ticket both;
     softmetal_fail_as(named, SOFTMETAL_PAGE_FAULT, NULL);
-    both = SUBMIT(s->q[0], BUFFERS(named), .label = "upload");
+    gpusync_ticket both = SUBMIT(s->q[0], BUFFERS(named), .label = "upload");
     finish_all(s);
     assert_string_equal(record_of(s->q[0], plain).label, "upload");
     assert_string_equal(record_of(s->q[0], both).label, "copy");
 }
 
 /* Three queues in a row: the third names the first ticket of the first queue. */
-static void test_R14_origin_is_the_first_failure_on_the_queue_that_is_named(void **state)
+on_all_kinds_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_named, .queues = 3, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = named_buffer(s->q[0], "culprit");
-    gpusync_ticket origin;
-    gpusync_ticket second;
-    gpusync_ticket third;
-    gpusync_error error;
-    gpusync_error first;
     succeed_one(s, s->q[0]);
     succeed_one(s, s->q[2]);
     softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, "too large");
-    origin = commit(s->q[0], buffer);
-    second = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], origin)), BUFFERS(named_buffer(s->q[1], "victim")),
-                    SIGNALS(at(s->t[0], 1)));
-    third = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])));
+    gpusync_ticket origin = commit(s->q[0], buffer);
+    gpusync_ticket second = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], origin)), BUFFERS(named_buffer(s->q[1], "victim")),
+                                   SIGNALS(at(s->t[0], 1)));
+    gpusync_ticket third = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])));
     finish_all(s);
-    first = record_of(s->q[0], origin);
+    gpusync_error first = record_of(s->q[0], origin);
     assert_int_equal(record_of(s->q[1], second).origin, origin);
-    error = record_of(s->q[2], third);
+    gpusync_error error = record_of(s->q[2], third);
     assert_int_equal(error.ticket, third);
     assert_int_equal(error.origin, origin);
     assert_true(error.inherited);
@@ -531,13 +492,11 @@ static void test_R14_origin_is_the_first_failure_on_the_queue_that_is_named(void
     assert_result(error.result, GPUSYNC_ERROR_EXECUTION);
 }
 
-static void test_R14_cancelled_work_has_its_labels_and_no_domain(void **state)
+on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "late")));
-    gpusync_error error;
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    error = record_of(s->q[0], ticket);
+    gpusync_error error = record_of(s->q[0], ticket);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
     assert_string_equal(error.domain, "");
     assert_true(error.message[0]);
@@ -546,17 +505,14 @@ static void test_R14_cancelled_work_has_its_labels_and_no_domain(void **state)
 }
 
 /* As where a reset takes along what stands behind the culprit. A poll finds all where the handlers are lost. */
-static void test_R14_of_several_buffers_that_failed_the_first_is_told(void **state)
+on_stage(test_R14_of_several_buffers_that_failed_the_first_is_told)
 {
     static const char *const labels[4] = {"fine", "culprit", "victim", "victim, too"};
-    stage *s = stage_of(state);
-    unsigned lost;
-    for (lost = 0; lost < 2; lost++) {
+    for (unsigned lost = 0; lost < 2; lost++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         gpusync_ticket ticket;
         void *buffers[4];
-        unsigned i;
-        for (i = 0; i < 4; i++) {
+        for (unsigned i = 0; i < 4; i++) {
             buffers[i] = named_buffer(s->q[0], labels[i]);
             if (i) softmetal_fail_as(buffers[i], i == 1 ? SOFTMETAL_PAGE_FAULT : SOFTMETAL_INNOCENT_VICTIM, NULL);
             if (lost) softmetal_lose_handlers(buffers[i]);
@@ -614,7 +570,6 @@ static void go_on_in_a_callback(void *user, gpusync_result result, const gpusync
 
 static void keep_line(void *user, gpusync_log_level level, const char *text)
 {
-    (void)user;
     if (!is_utf8(text, 2048)) lines.not_utf8++;
     if (strpbrk(text, "\n\r")) lines.with_newlines++;
     if (lines.count < LENGTH(lines.text)) {
@@ -641,29 +596,25 @@ static void assert_cut(const char *cut, size_t size, const char *text, const cha
 }
 
 /* Of Metal's, and of the program's, which are no NSString. A label has room for 63 bytes. */
-static void test_T12_texts_are_cut_between_characters(void **state)
+on_stage(test_T12_texts_are_cut_between_characters)
 {
     static const char *const characters[] = {"a", "\xC3\xA4", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"};
     static const char *const heads[] = {"", "x", "xy", "xyz"};
     static const size_t sizes[] = {63, 64, 65, 66, 600};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(characters) * LENGTH(heads) * LENGTH(sizes); i++) {
+    for (size_t i = 0; i < LENGTH(characters) * LENGTH(heads) * LENGTH(sizes); i++) {
         const char *character = characters[i % LENGTH(characters)];
         char text[600];
         gpusync_queue_desc desc = {.label = text};
         gpusync_queue *queue = NULL;
-        gpusync_error error;
-        void *buffer;
         repeat(text, sizes[i / LENGTH(characters) / LENGTH(heads)], heads[i / LENGTH(characters) % LENGTH(heads)],
                character);
         assert_ok(gpusync_queue_create(s->device, &desc, &queue));
-        buffer = named_buffer(queue, text);
+        void *buffer = named_buffer(queue, text);
         softmetal_fail(buffer, text, 1, text);
         commit(queue, buffer);
         SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = text);
         while (finish_next(queue)) {}
-        error = failure_at(queue, 0);
+        gpusync_error error = failure_at(queue, 0);
         assert_cut(error.message, sizeof error.message, text, character);
         assert_cut(error.label, sizeof error.label, text, character);
         assert_cut(error.domain, sizeof error.domain, text, character);
@@ -675,30 +626,26 @@ static void test_T12_texts_are_cut_between_characters(void **state)
 }
 
 /* Latin-1, and what breaks off in the middle of a character. What it becomes is open; it is UTF-8, and not empty. */
-static void test_T12_labels_that_are_no_utf8_are_told_as_utf8(void **state)
+on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log = keep_line})
 {
     static const char *const texts[] = {"caf\xE9", "\xFF\xFE", "x\xE2\x82", "\xC0\x80y"};
-    stage *s = stage_of(state);
-    size_t i;
     memset(&lines, 0, sizeof lines);
-    for (i = 0; i < LENGTH(texts); i++) {
+    for (size_t i = 0; i < LENGTH(texts); i++) {
         gpusync_queue_desc desc = {.label = texts[i]};
         gpusync_timeline_desc timeline_desc = {.label = texts[i]};
         gpusync_queue *queue = NULL;
         gpusync_timeline *timeline = NULL;
         gpusync_ticket tickets[2];
-        void *buffer;
-        unsigned k;
         assert_ok(gpusync_queue_create(s->device, &desc, &queue));
         assert_ok(gpusync_timeline_create(s->device, &timeline_desc, &timeline));
-        buffer = named_buffer(queue, texts[i]);
+        void *buffer = named_buffer(queue, texts[i]);
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
         tickets[0] = commit(queue, buffer);
         tickets[1] = SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .label = texts[i]);
         assert_result(gpusync_timeline_wait(timeline, 1, 1, NULL), GPUSYNC_TIMEOUT);
         assert_result(gpusync_wait(queue, 1, 1, NULL), GPUSYNC_TIMEOUT);
         while (finish_next(queue)) {}
-        for (k = 0; k < 2; k++) {
+        for (unsigned k = 0; k < 2; k++) {
             gpusync_error error = record_of(queue, tickets[k]);
             assert_true(is_utf8(error.label, sizeof error.label) && error.label[0]);
             assert_true(is_utf8(error.queue_label, sizeof error.queue_label) && error.queue_label[0]);
@@ -711,12 +658,10 @@ static void test_T12_labels_that_are_no_utf8_are_told_as_utf8(void **state)
 }
 
 /* What the program gives is a copy of a struct of its own, and its texts may be anything. */
-static void test_R13_T12_a_reason_of_the_program_is_told_as_utf8(void **state)
+on_stage(test_R13_T12_a_reason_of_the_program_is_told_as_utf8)
 {
     static const char *const tails[] = {"a", "\xE9", "\xE2\x82"};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(tails); i++) {
+    for (size_t i = 0; i < LENGTH(tails); i++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
         gpusync_error error;
@@ -756,20 +701,18 @@ static void expect_no_more(gpusync_queue *queue, uint64_t *cursor)
     else assert_true(*cursor == before);
 }
 
-static void test_R16_a_cursor_passes_every_failure_once(void **state)
+on_both_kinds(test_R16_a_cursor_passes_every_failure_once)
 {
-    stage *s = stage_of(state);
     uint64_t early = 0;
     uint64_t late = 0;
-    int i;
     expect_no_more(s->q[0], &early);
-    for (i = 1; i <= 3; i++) {
+    for (int i = 1; i <= 3; i++) {
         gpusync_ticket ticket = fail_one(s, s->q[0]);
         succeed_one(s, s->q[0]);
         expect_next(s->q[0], &early, ticket, 0);
         expect_no_more(s->q[0], &early);
     }
-    for (i = 1; i <= 5; i += 2) expect_next(s->q[0], &late, i, 0);
+    for (int i = 1; i <= 5; i += 2) expect_next(s->q[0], &late, i, 0);
     expect_no_more(s->q[0], &late);
     assert_result(gpusync_queue_next_error(NULL, &late, &(gpusync_error){0}), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_queue_next_error(s->q[0], NULL, &(gpusync_error){0}), GPUSYNC_ERROR_INVALID_ARGUMENT);
@@ -777,9 +720,8 @@ static void test_R16_a_cursor_passes_every_failure_once(void **state)
 }
 
 /* Ordered work is settled in the order of tickets, UNORDERED work when it ends; cancelled work is on record, too. */
-static void test_R16_records_stand_in_the_order_in_which_they_were_settled(void **state)
+on_both_kinds_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1)
 {
-    stage *s = stage_of(state);
     uint64_t cursor = 0;
     void *first = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
     void *second = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
@@ -799,78 +741,69 @@ static void test_R16_records_stand_in_the_order_in_which_they_were_settled(void 
     expect_no_more(s->q[0], &cursor);
 }
 
-static void test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many(void **state)
+on_both_kinds_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many, .queue = {.error_log_count = 4})
 {
-    stage *s = stage_of(state);
     uint64_t from_start = 0;
     uint64_t from_two = 0;
-    int i;
-    for (i = 1; i <= 10; i++) {
+    for (int i = 1; i <= 10; i++) {
         fail_one(s, s->q[0]);
         if (i <= 2) expect_next(s->q[0], &from_two, i, 0);
     }
     expect_next(s->q[0], &from_start, 7, 6);
     expect_next(s->q[0], &from_two, 7, 4);
-    for (i = 8; i <= 10; i++) {
+    for (int i = 8; i <= 10; i++) {
         expect_next(s->q[0], &from_start, i, 0);
         expect_next(s->q[0], &from_two, i, 0);
     }
     expect_no_more(s->q[0], &from_start);
 }
 
-static void test_R16_64_failures_are_kept_by_default(void **state)
+on_both_kinds(test_R16_64_failures_are_kept_by_default)
 {
-    stage *s = stage_of(state);
     uint64_t cursor = 0;
-    int i;
-    for (i = 0; i < 70; i++) fail_one(s, s->q[0]);
+    for (int i = 0; i < 70; i++) fail_one(s, s->q[0]);
     assert_int_equal(failures_of(s->q[0]), 64);
     expect_next(s->q[0], &cursor, 7, 6);
 }
 
-static void test_R16_from_now_skips_what_is_on_record(void **state)
+on_both_kinds_with(test_R16_from_now_skips_what_is_on_record, .queue = {.error_log_count = 4})
 {
-    stage *s = stage_of(state);
     uint64_t none = GPUSYNC_FROM_NOW;
     uint64_t early = GPUSYNC_FROM_NOW;
     uint64_t late = GPUSYNC_FROM_NOW;
     gpusync_ticket tickets[9];
-    int i;
     expect_no_more(s->q[0], &none); /* before the first failure */
-    for (i = 0; i < 2; i++) tickets[i] = fail_one(s, s->q[0]);
+    for (int i = 0; i < 2; i++) tickets[i] = fail_one(s, s->q[0]);
     expect_no_more(s->q[0], &early);
     expect_no_more(s->q[0], &early);
     succeed_one(s, s->q[0]);
     tickets[2] = fail_one(s, s->q[0]);
     expect_no_more(s->q[0], &late);
     tickets[3] = fail_one(s, s->q[0]);
-    for (i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++) {
         expect_next(s->q[0], &none, tickets[i], 0);
         if (i >= 2) expect_next(s->q[0], &early, tickets[i], 0);
         if (i >= 3) expect_next(s->q[0], &late, tickets[i], 0);
     }
     expect_no_more(s->q[0], &late);
     none = GPUSYNC_FROM_NOW; /* a cursor may skip again */
-    for (i = 4; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
+    for (int i = 4; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
     expect_no_more(s->q[0], &none);
-    for (i = 0; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
+    for (int i = 0; i < 6; i++) tickets[i] = fail_one(s, s->q[0]);
     expect_next(s->q[0], &none, tickets[2], 2); /* four are kept: two since the cursor were dropped */
     expect_next(s->q[0], &late, tickets[2], 4);
 }
 
 /* A failure that is not on record any more is unknown, never a success; and a success stays one. */
-static void test_R16_a_dropped_failure_is_unknown_and_never_well(void **state)
+on_both_kinds_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4})
 {
-    stage *s = stage_of(state);
-    gpusync_ticket ticket;
     gpusync_error error;
     note n = {0};
-    int i;
-    for (i = 0; i < 10; i++) {
+    for (int i = 0; i < 10; i++) {
         fail_one(s, s->q[0]);
         succeed_one(s, s->q[0]);
     }
-    for (ticket = 1; ticket <= 20; ticket++) {
+    for (gpusync_ticket ticket = 1; ticket <= 20; ticket++) {
         gpusync_result failed = ticket < 13 ? GPUSYNC_ERROR_RESULT_UNKNOWN : GPUSYNC_ERROR_EXECUTION;
         gpusync_result expected = ticket % 2 ? failed : GPUSYNC_OK;
         assert_result(gpusync_poll(s->q[0], ticket, NULL), expected);
@@ -886,30 +819,26 @@ static void test_R16_a_dropped_failure_is_unknown_and_never_well(void **state)
 }
 
 /* ... also an old one, of which nothing is noted any more: what failed behind it was not dropped. */
-static void test_R16_an_old_ticket_that_ended_well_stays_well(void **state)
+on_both_kinds_with(test_R16_an_old_ticket_that_ended_well_stays_well, .queue = {.error_log_count = 4})
 {
-    stage *s = stage_of(state);
-    int i;
     fail_one(s, s->q[0]);
-    for (i = 0; i < 300; i++) succeed_one(s, s->q[0]);
-    for (i = 0; i < 4; i++) fail_one(s, s->q[0]); /* the first is dropped */
+    for (int i = 0; i < 300; i++) succeed_one(s, s->q[0]);
+    for (int i = 0; i < 4; i++) fail_one(s, s->q[0]); /* the first is dropped */
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
     assert_ok(gpusync_poll(s->q[0], 2, NULL));
     assert_ok(gpusync_wait(s->q[0], 40, GPUSYNC_FOREVER, NULL));
 }
 
-static void test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped(void **state)
+on_both_kinds_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
+                   .queue = {.error_log_count = 4})
 {
-    stage *s = stage_of(state);
-    gpusync_result result;
-    int i;
     fail_one(s, s->q[0]);
-    for (i = 0; i < 4; i++) { /* cancelled work pushes it out */
+    for (int i = 0; i < 4; i++) { /* cancelled work pushes it out */
         SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
         assert_ok(gpusync_queue_cancel_held(s->q[0]));
     }
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
-    result = wait_for_all(s->q[0]);
+    gpusync_result result = wait_for_all(s->q[0]);
     assert_true(result < 0);
     assert_ok(wait_for_all(s->q[0]));
 }
@@ -919,26 +848,16 @@ static bool resumes_late;
 
 static void park_and_resume_late(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    kit_hooks.park(user, waiter, deadline_ns);
+    kit_park(user, waiter, deadline_ns);
     while (GET(&resumes_late)) sched_yield();
 }
 
-static void unpark_late(void *user, gpusync_waiter *waiter)
-{
-    kit_hooks.unpark(user, waiter);
-}
-
-static void yield_late(void *user)
-{
-    kit_hooks.yield(user);
-}
-
-static const gpusync_hooks late_hooks = {.yield = yield_late, .park = park_and_resume_late, .unpark = unpark_late};
+static const gpusync_hooks late_hooks = {.yield = kit_yield, .park = park_and_resume_late, .unpark = kit_unpark};
 
 /* Later failures push the record out while the waits are about to return. They are not the waits', the first one is. */
-static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void **state)
+on_both_kinds_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped, .device.hooks = &late_hooks,
+                   .queue = {.error_log_count = 1})
 {
-    stage *s = stage_of(state);
     job all[2] = {0};
     unsigned i;
     fail_one(s, s->q[0]);
@@ -959,9 +878,9 @@ static void test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped(void *
 
 /* ... though another wait, which began later, has told of the failure before its record is dropped: told to one thread
    is not told to the other. */
-static void test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of(void **state)
+on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
+                   .device.hooks = &late_hooks, .queue = {.error_log_count = 1})
 {
-    stage *s = stage_of(state);
     job all = {0}, first = {0}, last = {0};
     fail_one(s, s->q[0]);
     commit_new(s->q[0]);
@@ -990,9 +909,9 @@ static void test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_wa
 }
 
 /* ... once, also where it is the newest ticket: an older one ended later. */
-static void test_R27_R16_a_dropped_failure_of_the_newest_ticket_is_told_once(void **state)
+on_both_kinds_with(test_R27_R16_a_dropped_failure_of_the_newest_ticket_is_told_once, .timelines = 1,
+                   .queue = {.error_log_count = 1})
 {
-    stage *s = stage_of(state);
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
@@ -1002,11 +921,9 @@ static void test_R27_R16_a_dropped_failure_of_the_newest_ticket_is_told_once(voi
 }
 
 /* What a wait has told may leave the log: the next wait tells the next failure, and knows it. */
-static void test_R27_failures_that_were_told_may_be_dropped(void **state)
+on_both_kinds_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4})
 {
-    stage *s = stage_of(state);
-    int i;
-    for (i = 0; i < 10; i++) {
+    for (int i = 0; i < 10; i++) {
         gpusync_ticket failed = fail_one(s, s->q[0]);
         gpusync_error error;
         assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
@@ -1018,9 +935,8 @@ static void test_R27_failures_that_were_told_may_be_dropped(void **state)
 
 /* -- told once ---------------------------------------------------------------------------------------------------- */
 
-static void test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result(void **state)
+on_both_kinds(test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result)
 {
-    stage *s = stage_of(state);
     gpusync_error error;
     gpusync_ticket first = fail_one(s, s->q[0]);
     commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
@@ -1039,17 +955,15 @@ static void test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
 }
 
-static void test_R27_waits_that_overlap_each_tell(void **state)
+on_both_kinds(test_R27_waits_that_overlap_each_tell)
 {
-    stage *s = stage_of(state);
     job jobs[3] = {0};
-    unsigned i;
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    for (i = 0; i < 2; i++) job_wait(&jobs[i], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    for (unsigned i = 0; i < 2; i++) job_wait(&jobs[i], s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
     job_device(&jobs[2], s->device, GPUSYNC_FOREVER);
     await_parked(3);
     finish_all(s);
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(jobs[i].error.ticket, 1);
     }
@@ -1057,9 +971,8 @@ static void test_R27_waits_that_overlap_each_tell(void **state)
 }
 
 /* Later work may even have ended, where it is UNORDERED: the wait leaves its failure to the next one. */
-static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **state)
+on_both_kinds(test_R27_a_failure_of_later_work_is_left_to_a_later_wait)
 {
-    stage *s = stage_of(state);
     void *later = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
     void *first = new_buffer(s->q[0]);
     job waits = {0};
@@ -1076,9 +989,8 @@ static void test_R27_a_failure_of_later_work_is_left_to_a_later_wait(void **stat
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
 }
 
-static void test_R27_a_wait_for_the_device_counts_for_each_queue(void **state)
+on_all_kinds_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2)
 {
-    stage *s = stage_of(state);
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
     commit_new(s->q[0]);
@@ -1095,9 +1007,8 @@ static void test_R27_a_wait_for_the_device_counts_for_each_queue(void **state)
 
 static void assert_inherits(gpusync_queue *queue, gpusync_ticket ticket, gpusync_ticket origin, bool ran)
 {
-    gpusync_error error;
     assert_result(gpusync_poll(queue, ticket, NULL), GPUSYNC_ERROR_EXECUTION); /* looks */
-    error = record_of(queue, ticket);
+    gpusync_error error = record_of(queue, ticket);
     assert_true(error.inherited);
     assert_int_equal(error.origin, origin);
     assert_int_equal(error.ran, ran);
@@ -1118,9 +1029,8 @@ static bool sticks(gpusync_queue *queue)
     return result != GPUSYNC_OK;
 }
 
-static void test_R17_new_work_is_refused_until_the_clear(void **state)
+on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = 77;
     void *open = new_buffer(s->q[0]);
     void *foreign = foreign_buffer(s->q[0]);
@@ -1149,11 +1059,9 @@ static void test_R17_new_work_is_refused_until_the_clear(void **state)
 }
 
 /* Encoding is no new work: a thread that has begun a frame ends it, and learns of the failure at the commit. */
-static void test_R17_buffers_are_encoded_into_until_the_clear(void **state)
+on_stage_with(test_R17_buffers_are_encoded_into_until_the_clear, .timelines = 1, STICKY)
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]), *foreign = foreign_buffer(s->q[0]);
-    gpusync_ticket ticket;
     fail_one(s, s->q[0]);
     encode_wait(s->q[0], open, at(s->t[0], 1));
     encode_signal(s->q[0], open, at(s->t[0], 2));
@@ -1161,7 +1069,7 @@ static void test_R17_buffers_are_encoded_into_until_the_clear(void **state)
     assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_EXECUTION);
     clear(s->q[0]);
     commit(s->q[0], open);
-    ticket = commit(s->q[0], foreign);
+    gpusync_ticket ticket = commit(s->q[0], foreign);
     metal_release(foreign);
     signal_value(s->t[0], 1);
     finish_all(s);
@@ -1169,9 +1077,8 @@ static void test_R17_buffers_are_encoded_into_until_the_clear(void **state)
     assert_int_equal(value_of(s->t[0]), 3);
 }
 
-static void test_R17_a_marker_is_accepted_and_takes_nothing(void **state)
+on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = 0;
     void *others = foreign_buffer(s->q[0]);
     fail_one(s, s->q[0]);
@@ -1182,16 +1089,14 @@ static void test_R17_a_marker_is_accepted_and_takes_nothing(void **state)
     metal_release(others);
 }
 
-static void test_R17_held_work_ends_and_never_runs(void **state)
+on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICKY)
 {
-    stage *s = stage_of(state);
     void *held = new_buffer(s->q[0]);
     void *behind = new_buffer(s->q[0]);
     void *alone = new_buffer(s->q[0]);
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     gpusync_ticket tickets[3];
     note notes[3];
-    unsigned i;
     memset(notes, 0, sizeof notes);
     mark(s, held, 1);
     mark(s, behind, 2);
@@ -1199,9 +1104,9 @@ static void test_R17_held_work_ends_and_never_runs(void **state)
     tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)));
     tickets[1] = commit(s->q[0], behind);
     tickets[2] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
-    for (i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    for (unsigned i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     settle(s);
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         assert_inherits(s->q[0], tickets[i], failed, false);
         assert_noted(&notes[i], GPUSYNC_ERROR_EXECUTION);
     }
@@ -1214,9 +1119,8 @@ static void test_R17_held_work_ends_and_never_runs(void **state)
 
 /* It runs, and takes the error all the same, that of the first ordered work that failed; its signals fail with it.
    UNORDERED work takes none. */
-static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void **state)
+on_both_kinds_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error, .timelines = 1, STICKY)
 {
-    stage *s = stage_of(state);
     gpusync_ticket failed_alone = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_OUT_OF_MEMORY)),
                                          .flags = GPUSYNC_SUBMIT_UNORDERED);
     gpusync_ticket before = commit_new(s->q[0]);
@@ -1226,7 +1130,6 @@ static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void *
     void *first = new_buffer(s->q[0]);
     void *second = new_buffer(s->q[0]);
     gpusync_ticket tickets[2];
-    unsigned i;
     mark(s, first, 1);
     mark(s, second, 2);
     tickets[0] = commit(s->q[0], first);
@@ -1237,7 +1140,7 @@ static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void *
     assert_ok(gpusync_poll(s->q[0], alone, NULL));
     assert_false(record_of(s->q[0], failed_alone).inherited);
     assert_false(record_of(s->q[0], also_failed).inherited);
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         assert_inherits(s->q[0], tickets[i], failed, true);
         assert_int_equal(record_of(s->q[0], tickets[i]).failure, GPUSYNC_FAILURE_PAGE_FAULT);
     }
@@ -1245,9 +1148,8 @@ static void test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error(void *
     assert_int_equal(failures_of(s->q[0]), 5);
 }
 
-static void test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work(void **state)
+on_stage_with(test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work, .timelines = 1, STICKY)
 {
-    stage *s = stage_of(state);
     gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)),
                                    .flags = GPUSYNC_SUBMIT_UNORDERED);
     gpusync_ticket sent = commit_new(s->q[0]);
@@ -1259,11 +1161,9 @@ static void test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work
 }
 
 /* F17: Metal has ended both, and the calls look at them in either order. */
-static void test_R17_F17_the_order_of_looks_does_not_matter(void **state)
+on_stage_with(test_R17_F17_the_order_of_looks_does_not_matter, STICKY)
 {
-    stage *s = stage_of(state);
-    unsigned round;
-    for (round = 0; round < 3; round++) {
+    for (unsigned round = 0; round < 3; round++) {
         void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
         void *good = new_buffer(s->q[0]);
         gpusync_ticket first = commit(s->q[0], bad);
@@ -1284,38 +1184,32 @@ static void test_R17_F17_the_order_of_looks_does_not_matter(void **state)
 }
 
 /* A failure sticks when it is settled, in its turn: until then new work is accepted. */
-static void test_R17_a_failure_sticks_when_it_is_settled(void **state)
+on_stage_with(test_R17_a_failure_sticks_when_it_is_settled, STICKY)
 {
-    stage *s = stage_of(state);
     void *running = new_buffer(s->q[0]);
     void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket failed;
-    gpusync_ticket late;
     commit(s->q[0], running);
-    failed = commit(s->q[0], bad);
+    gpusync_ticket failed = commit(s->q[0], bad);
     softmetal_finish(bad);
     assert_false(sticks(s->q[0]));
-    late = commit_new(s->q[0]);
+    gpusync_ticket late = commit_new(s->q[0]);
     softmetal_finish(running);
     assert_true(sticks(s->q[0]));
     finish_all(s);
     assert_inherits(s->q[0], late, failed, true);
 }
 
-static void test_R17_what_sticks_and_what_does_not(void **state)
+without_stage_on_both_kinds(test_R17_what_sticks_and_what_does_not)
 {
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(endings); i++) {
+    for (size_t i = 0; i < LENGTH(endings); i++) {
         gpusync_queue_desc sticky = {.label = "sticky", .sticky_failure = true};
-        gpusync_ticket ticket;
         stage s;
         stage_open(&s, &endings_desc);
         assert_ok(gpusync_queue_destroy(s.q[0])); /* the other one is not sticky: it has to fail ten times */
         assert_ok(gpusync_queue_create(s.device, &sticky, &s.q[0]));
         metal_release(s.metal[0]);
         s.metal[0] = metal_retain(gpusync_queue_metal(s.q[0]));
-        ticket = endings[i].end(&s);
+        gpusync_ticket ticket = endings[i].end(&s);
         finish_all(&s);
         assert_result(gpusync_poll(s.q[0], ticket, NULL), endings[i].result);
         assert_int_equal(sticks(s.q[0]), endings[i].result != GPUSYNC_ERROR_CANCELLED);
@@ -1325,15 +1219,13 @@ static void test_R17_what_sticks_and_what_does_not(void **state)
     }
 }
 
-static void test_R17_R27_every_wait_and_poll_for_everything_tells_it_until_the_clear(void **state)
+on_both_kinds_with(test_R17_R27_every_wait_and_poll_for_everything_tells_it_until_the_clear, STICKY)
 {
-    stage *s = stage_of(state);
     gpusync_error error;
-    int i;
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
     finish_all(s);
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         assert_result(wait_for(s->q[0], GPUSYNC_EVERYTHING, &error), GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(error.ticket, 1);
         assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -1344,9 +1236,8 @@ static void test_R17_R27_every_wait_and_poll_for_everything_tells_it_until_the_c
     assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
 }
 
-static void test_R17_clear_looks_first(void **state)
+on_stage_with(test_R17_clear_looks_first, STICKY)
 {
-    stage *s = stage_of(state);
     void *bad = failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT);
     gpusync_ticket failed = commit(s->q[0], bad);
     softmetal_complete(bad);
@@ -1361,19 +1252,15 @@ static void test_R17_clear_looks_first(void **state)
     assert_ok(wait_for_all(s->q[0]));
 }
 
-static void test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still(void **state)
+on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still, .timelines = 1, STICKY)
 {
-    stage *s = stage_of(state);
-    void *running;
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket old;
-    gpusync_ticket new_one;
-    running = new_buffer(s->q[0]);
-    old = SUBMIT(s->q[0], BUFFERS(running), SIGNALS(at(s->t[0], 1)));
+    void *running = new_buffer(s->q[0]);
+    gpusync_ticket old = SUBMIT(s->q[0], BUFFERS(running), SIGNALS(at(s->t[0], 1)));
     assert_true(finish_next(s->q[0]));
     assert_true(sticks(s->q[0]));
     clear(s->q[0]);
-    new_one = commit_new(s->q[0]);
+    gpusync_ticket new_one = commit_new(s->q[0]);
     finish_all(s);
     assert_inherits(s->q[0], old, failed, true);
     assert_ok(gpusync_poll(s->q[0], new_one, NULL));
@@ -1381,13 +1268,11 @@ static void test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still(
     assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION); /* timelines that failed stay failed */
 }
 
-static void test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick(void **state)
+on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY)
 {
-    stage *s = stage_of(state);
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket new_one;
     clear(s->q[0]);
-    new_one = commit_new(s->q[0]);
+    gpusync_ticket new_one = commit_new(s->q[0]);
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_false(sticks(s->q[0]));
@@ -1396,12 +1281,11 @@ static void test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_
 }
 
 /* No place comes with this failure: the work that inherits it has ended before, and others have its place. */
-static void test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone(void **state)
+on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone, .queues = 2, .timelines = 1,
+              .queue = {.sticky_failure = true, .max_command_buffer_count = 2})
 {
-    stage *s = stage_of(state);
     void *culprit = new_buffer(s->q[1]);
     void *heir = new_buffer(s->q[0]);
-    unsigned long unparks;
     job waits = {0};
     encode_signal(s->q[1], culprit, at(s->t[0], 1));
     softmetal_fail_after_signals(culprit, 1);
@@ -1416,16 +1300,15 @@ static void test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone(
     (void)new_buffer(s->q[0]);
     job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
     await_parked(1);
-    unparks = kit_now().unparks;
+    unsigned long unparks = kit_now().unparks;
     softmetal_finish(culprit);
     assert_int_equal(kit_now().unparks, unparks + 1);
     assert_result(job_end(&waits), GPUSYNC_ERROR_EXECUTION);
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
-static void test_R17_the_error_passes_to_another_sticky_queue(void **state)
+on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY)
 {
-    stage *s = stage_of(state);
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     gpusync_ticket inherits = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])));
     gpusync_ticket behind = commit_new(s->q[1]);
@@ -1448,7 +1331,6 @@ static struct {
 
 static void fail_and_clear_in_commit(void *unused, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)unused, (void)object;
     if (phase != SOFTMETAL_BEFORE || strcmp(selector, "commit") != 0) return;
     softmetal_set_message_hook(NULL, NULL);
     signal_value(in_commit.s->t[0], 1);
@@ -1457,15 +1339,13 @@ static void fail_and_clear_in_commit(void *unused, softmetal_phase phase, void *
     in_commit.cleared = gpusync_queue_clear_failure(in_commit.s->q[0]);
 }
 
-static void test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared(void **state)
+on_stage_with(test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared, .timelines = 1, STICKY)
 {
-    stage *s = stage_of(state);
     void *fails = new_buffer(s->q[0]), *held = new_buffer(s->q[0]);
-    gpusync_ticket ticket;
     softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
     commit(s->q[0], fails);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held),
-                    .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held),
+                                   .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED);
     metal_retain(held);
     in_commit.s = s;
     in_commit.fails = fails;
@@ -1483,21 +1363,16 @@ static void test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared(
 
 enum { NOTHING_STICKS, STICKS, STICKS_NO_MORE };
 
-static void test_R11_a_discard_fails_timelines_only_while_a_failure_sticks(void **state)
+without_stage(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks)
 {
-    unsigned when;
-    unsigned refused_first;
-    (void)state;
-    for (when = NOTHING_STICKS; when <= STICKS_NO_MORE; when++)
-        for (refused_first = 0; refused_first < 2; refused_first++) {
+    for (unsigned when = NOTHING_STICKS; when <= STICKS_NO_MORE; when++)
+        for (unsigned refused_first = 0; refused_first < 2; refused_first++) {
             stage_desc desc = {.queues = 2, .timelines = 1, STICKY};
-            gpusync_ticket waits;
-            void *buffer;
             stage s;
             stage_open(&s, &desc);
-            buffer = new_buffer(s.q[0]);
+            void *buffer = new_buffer(s.q[0]);
             encode_signal(s.q[0], buffer, at(s.t[0], 1));
-            waits = SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), BUFFERS(new_buffer(s.q[1])));
+            gpusync_ticket waits = SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), BUFFERS(new_buffer(s.q[1])));
             if (when != NOTHING_STICKS) fail_one(&s, s.q[0]);
             if (refused_first && when != NOTHING_STICKS)
                 assert_result(gpusync_commit(s.q[0], buffer, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -1543,12 +1418,10 @@ static void assert_times(gpusync_queue *queue, gpusync_ticket ticket, double sta
 }
 
 /* T11: a look that came first loses none. */
-static void test_R26_T11_F14_times_are_zero_until_the_handler_has_run(void **state)
+on_stage(test_R26_T11_F14_times_are_zero_until_the_handler_has_run)
 {
-    stage *s = stage_of(state);
-    unsigned looks;
     softmetal_set_gpu_clock(gpu_clock);
-    for (looks = 0; looks < 2; looks++) {
+    for (unsigned looks = 0; looks < 2; looks++) {
         void *buffer = foreign_buffer(s->q[0]);
         gpusync_ticket ticket = commit(s->q[0], buffer);
         assert_times(s->q[0], ticket, 0, 0);
@@ -1571,44 +1444,35 @@ static void test_R26_T11_F14_times_are_zero_until_the_handler_has_run(void **sta
 
 /* Three buffers of one submission, which end at these times of the GPU's clock. A 0 is no time: nothing is known of the
    buffer. */
-static void test_R26_a_submission_has_its_first_start_and_last_end(void **state)
+on_stage(test_R26_a_submission_has_its_first_start_and_last_end)
 {
     static const double seconds[][3] = {{10, 11, 12}, {10, 11, 0}};
-    stage *s = stage_of(state);
-    unsigned row;
     softmetal_set_gpu_clock(gpu_clock);
-    for (row = 0; row < 2; row++) {
+    for (unsigned row = 0; row < 2; row++) {
         void *buffers[3] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
         gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
-        double first;
-        double last;
-        unsigned i;
-        for (i = 0; i < 3; i++) {
+        for (unsigned i = 0; i < 3; i++) {
             clock_s = seconds[row][i];
             softmetal_finish(buffers[i]);
         }
-        first = start_of(buffers[0]);
-        last = end_of(buffers[row ? 1 : 2]);
+        double first = start_of(buffers[0]);
+        double last = end_of(buffers[row ? 1 : 2]);
         assert_true(first > 0 && last > first);
         assert_times(s->q[0], ticket, first, last);
-        for (i = 0; i < 3; i++) metal_release(buffers[i]);
+        for (unsigned i = 0; i < 3; i++) metal_release(buffers[i]);
     }
     softmetal_set_gpu_clock(NULL);
 }
 
-static void test_R26_times_are_kept_for_256_tickets(void **state)
+on_stage(test_R26_times_are_kept_for_256_tickets)
 {
-    stage *s = stage_of(state);
-    double start_s;
-    double end_s;
     void *buffer = foreign_buffer(s->q[0]);
-    int i;
     commit(s->q[0], buffer);
     finish_all(s);
-    start_s = start_of(buffer);
-    end_s = end_of(buffer);
+    double start_s = start_of(buffer);
+    double end_s = end_of(buffer);
     assert_true(start_s > 0);
-    for (i = 0; i < 255; i++) succeed_one(s, s->q[0]);
+    for (int i = 0; i < 255; i++) succeed_one(s, s->q[0]);
     assert_times(s->q[0], 1, start_s, end_s);
     succeed_one(s, s->q[0]);
     assert_times(s->q[0], 1, 0, 0);
@@ -1617,15 +1481,14 @@ static void test_R26_times_are_kept_for_256_tickets(void **state)
 }
 
 /* A look has ended it, and 256 newer tickets: what its handler brings is not taken for the times of the newest. */
-static void test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other(void **state)
+on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other,
+              .queue = {.max_command_buffer_count = 300})
 {
-    stage *s = stage_of(state);
     void *late = foreign_buffer(s->q[0]);
     void *last = NULL;
-    int i;
     commit(s->q[0], late);
     softmetal_complete(late);
-    for (i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i++) {
         void *buffer = new_buffer(s->q[0]);
         commit(s->q[0], buffer);
         softmetal_complete(buffer);
@@ -1642,24 +1505,22 @@ static void test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no
     metal_release(late);
 }
 
-static void test_R26_everything_and_work_that_never_ran_have_none(void **state)
+on_both_kinds_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    gpusync_ticket held;
     succeed_one(s, s->q[0]);
     assert_times(s->q[0], GPUSYNC_EVERYTHING, 0, 0);
     assert_times(s->q[0], 0, 0, 0);
     assert_times(s->q[0], 99, 0, 0);
-    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_times(s->q[0], held, 0, 0);
 }
 
 /* -- the log ------------------------------------------------------------------------------------------------------ */
 
-static void test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit(void **state)
+on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
+              .queue = {.max_command_buffer_count = 2})
 {
-    stage *s = stage_of(state);
     void *last = NULL;
     commit_new(s->q[0]);
     assert_result(gpusync_wait(s->q[0], 1, MS(7), NULL), GPUSYNC_TIMEOUT);
@@ -1676,9 +1537,8 @@ static void test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit
 }
 
 /* One line for all of them; that of a device names a queue that is not idle. */
-static void test_F8_a_wait_for_several_writes_one_line(void **state)
+on_all_kinds_with(test_F8_a_wait_for_several_writes_one_line, .queues = 2, .timelines = 2)
 {
-    stage *s = stage_of(state);
     gpusync_point points[2] = {at(s->t[0], 0), at(s->t[1], 4)};
     succeed_one(s, s->q[0]);
     commit_new(s->q[1]);
@@ -1691,13 +1551,11 @@ static void test_F8_a_wait_for_several_writes_one_line(void **state)
 }
 
 /* Two queues without a label: each line names its queue, so that the lines differ. */
-static void test_F8_queues_without_labels_are_told_apart(void **state)
+on_stage_with(test_F8_queues_without_labels_are_told_apart, .device = {.log = keep_line})
 {
-    stage *s = stage_of(state);
     gpusync_queue *queues[2];
-    unsigned i;
     memset(&lines, 0, sizeof lines);
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         assert_ok(gpusync_queue_create(s->device, NULL, &queues[i]));
         commit_failing(queues[i], SOFTMETAL_PAGE_FAULT);
         assert_result(gpusync_wait(queues[i], 1, MS(5), NULL), GPUSYNC_TIMEOUT);
@@ -1706,19 +1564,18 @@ static void test_F8_queues_without_labels_are_told_apart(void **state)
     assert_non_null(strstr(lines.text[0], "queue"));
     assert_non_null(strstr(lines.text[0], "5"));
     assert_string_not_equal(lines.text[0], lines.text[1]);
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         assert_true(finish_next(queues[i]));
         assert_string_equal(failure_at(queues[i], 0).queue_label, ""); /* in a record no name is made up */
         assert_ok(gpusync_queue_destroy(queues[i]));
     }
 }
 
-static void test_F8_without_a_log_function_it_is_silent(void **state)
+without_stage(test_F8_without_a_log_function_it_is_silent)
 {
     gpusync_device_desc device_desc = {.hooks = &kit_hooks, .spin = &no_spin};
     gpusync_device *device;
     gpusync_queue *queue;
-    (void)state;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     assert_ok(gpusync_device_create(&device_desc, &device));
@@ -1733,9 +1590,8 @@ static void test_F8_without_a_log_function_it_is_silent(void **state)
 
 /* Nothing went wrong that the program did not ask for: looks, waits that end, work that was cancelled; F3: nothing says
    that a handler has not come. */
-static void test_F8_F3_where_nothing_is_wrong_nothing_is_written(void **state)
+on_stage_with(test_F8_F3_where_nothing_is_wrong_nothing_is_written, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     job waits = {0};
     commit(s->q[0], buffer);
@@ -1752,9 +1608,8 @@ static void test_F8_F3_where_nothing_is_wrong_nothing_is_written(void **state)
     assert_int_equal(kit_now().log_lines, 0);
 }
 
-static void test_F8_a_failure_is_one_line_that_names_it(void **state)
+on_stage(test_F8_a_failure_is_one_line_that_names_it)
 {
-    stage *s = stage_of(state);
     void *buffer = named_buffer(s->q[0], "blur");
     succeed_one(s, s->q[0]);
     softmetal_fail(buffer, NULL, 2, "took too long");
@@ -1770,9 +1625,8 @@ static void test_F8_a_failure_is_one_line_that_names_it(void **state)
     assert_true(log_has(GPUSYNC_LOG_ERROR, "MTLCommandBufferErrorDomain 2"));
 }
 
-static void test_F2_a_revoked_device_says_what_helps(void **state)
+on_both_kinds(test_F2_a_revoked_device_says_what_helps)
 {
-    stage *s = stage_of(state);
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
     finish_all(s);
     assert_true(gpusync_device_is_lost(s->device));
@@ -1782,14 +1636,12 @@ static void test_F2_a_revoked_device_says_what_helps(void **state)
     assert_int_equal(kit_now().log_lines, 2);
 }
 
-static void test_F8_a_line_is_one_line_of_utf8(void **state)
+on_both_kinds_with(test_F8_a_line_is_one_line_of_utf8, .device = {.log = keep_line})
 {
-    stage *s = stage_of(state);
     char text[600];
-    void *buffer;
     memset(&lines, 0, sizeof lines);
     repeat(text, sizeof text, "x\ny\r", "\xE2\x82\xAC");
-    buffer = named_buffer(s->q[0], text);
+    void *buffer = named_buffer(s->q[0], text);
     softmetal_fail(buffer, text, 1, text);
     commit(s->q[0], buffer);
     assert_result(gpusync_wait(s->q[0], 1, MS(1), NULL), GPUSYNC_TIMEOUT);
@@ -1802,11 +1654,9 @@ static void test_F8_a_line_is_one_line_of_utf8(void **state)
     assert_int_equal(lines.level[1], GPUSYNC_LOG_ERROR);
 }
 
-static void test_S10_R17_a_log_function_and_a_callback_may_clear_and_go_on(void **state)
+on_stage_with(test_S10_R17_a_log_function_and_a_callback_may_clear_and_go_on, .device = {.log = keep_line}, STICKY)
 {
-    stage *s = stage_of(state);
-    unsigned in_callback;
-    for (in_callback = 0; in_callback < 2; in_callback++) {
+    for (unsigned in_callback = 0; in_callback < 2; in_callback++) {
         gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
         memset(&lines, 0, sizeof lines);
         lines.s = s;
@@ -1817,84 +1667,4 @@ static void test_S10_R17_a_log_function_and_a_callback_may_clear_and_go_on(void 
         assert_int_equal(lines.committed, failed + 1);
         assert_ok(gpusync_poll(s->q[0], lines.committed, NULL));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        unit_test_on_both_kinds(test_R14_the_drivers_number_gives_the_class),
-        cmocka_unit_test(test_R14_without_a_number_the_code_gives_the_class),
-        cmocka_unit_test(test_T12_each_result_and_class_has_a_text_of_its_own),
-        unit_test_on_both_kinds(test_S4_R14_each_result_is_on_record_and_told_alike),
-        on_both_kinds(test_S4_a_failure_is_on_record_before_a_wait_returns_it),
-        on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_is_lost),
-        on_stage(test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED),
-        on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1,
-                      .queue = {.error_log_count = 1}),
-        on_stage(test_R14_a_record_tells_what_failed_where_and_why),
-        on_both_kinds(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer),
-        on_all_kinds_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_named, .queues = 3, .timelines = 1),
-        on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1),
-        on_stage(test_R14_of_several_buffers_that_failed_the_first_is_told),
-        on_stage(test_T12_texts_are_cut_between_characters),
-        on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log = keep_line}),
-        on_stage(test_R13_T12_a_reason_of_the_program_is_told_as_utf8),
-        on_both_kinds(test_R16_a_cursor_passes_every_failure_once),
-        on_both_kinds_with(test_R16_records_stand_in_the_order_in_which_they_were_settled, .timelines = 1),
-        on_both_kinds_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many,
-                           .queue = {.error_log_count = 4}),
-        on_both_kinds(test_R16_64_failures_are_kept_by_default),
-        on_both_kinds_with(test_R16_from_now_skips_what_is_on_record, .queue = {.error_log_count = 4}),
-        on_both_kinds_with(test_R16_a_dropped_failure_is_unknown_and_never_well, .queue = {.error_log_count = 4}),
-        on_both_kinds_with(test_R16_an_old_ticket_that_ended_well_stays_well, .queue = {.error_log_count = 4}),
-        on_both_kinds_with(test_R27_a_wait_for_everything_tells_of_a_failure_whose_record_was_dropped, .timelines = 1,
-                           .queue = {.error_log_count = 4}),
-        on_both_kinds_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped, .device.hooks = &late_hooks,
-                           .queue = {.error_log_count = 1}),
-        on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
-                           .device.hooks = &late_hooks, .queue = {.error_log_count = 1}),
-        on_both_kinds_with(test_R27_R16_a_dropped_failure_of_the_newest_ticket_is_told_once, .timelines = 1,
-                           .queue = {.error_log_count = 1}),
-        on_both_kinds_with(test_R27_failures_that_were_told_may_be_dropped, .queue = {.error_log_count = 4}),
-        on_both_kinds(test_R27_one_wait_for_everything_tells_of_all_failures_and_the_first_is_its_result),
-        on_both_kinds(test_R27_waits_that_overlap_each_tell),
-        on_both_kinds(test_R27_a_failure_of_later_work_is_left_to_a_later_wait),
-        on_all_kinds_with(test_R27_a_wait_for_the_device_counts_for_each_queue, .queues = 2),
-        on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY),
-        on_stage_with(test_R17_buffers_are_encoded_into_until_the_clear, .timelines = 1, STICKY),
-        on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY),
-        on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICKY),
-        on_both_kinds_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error, .timelines = 1, STICKY),
-        on_stage_with(test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_work, .timelines = 1, STICKY),
-        on_stage_with(test_R17_F17_the_order_of_looks_does_not_matter, STICKY),
-        on_stage_with(test_R17_a_failure_sticks_when_it_is_settled, STICKY),
-        unit_test_on_both_kinds(test_R17_what_sticks_and_what_does_not),
-        on_both_kinds_with(test_R17_R27_every_wait_and_poll_for_everything_tells_it_until_the_clear, STICKY),
-        on_stage_with(test_R17_clear_looks_first, STICKY),
-        on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_still, .timelines = 1, STICKY),
-        on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY),
-        on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone, .queues = 2, .timelines = 1,
-                      .queue = {.sticky_failure = true, .max_command_buffer_count = 2}),
-        on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY),
-        on_stage_with(test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared, .timelines = 1, STICKY),
-        cmocka_unit_test(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks),
-        on_stage(test_R26_T11_F14_times_are_zero_until_the_handler_has_run),
-        on_stage(test_R26_a_submission_has_its_first_start_and_last_end),
-        on_stage(test_R26_times_are_kept_for_256_tickets),
-        on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other,
-                      .queue = {.max_command_buffer_count = 300}),
-        on_both_kinds_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1),
-        on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
-                      .queue = {.max_command_buffer_count = 2}),
-        on_all_kinds_with(test_F8_a_wait_for_several_writes_one_line, .queues = 2, .timelines = 2),
-        on_stage_with(test_F8_queues_without_labels_are_told_apart, .device = {.log = keep_line}),
-        cmocka_unit_test(test_F8_without_a_log_function_it_is_silent),
-        on_stage_with(test_F8_F3_where_nothing_is_wrong_nothing_is_written, .timelines = 1),
-        on_stage(test_F8_a_failure_is_one_line_that_names_it),
-        on_both_kinds(test_F2_a_revoked_device_says_what_helps),
-        on_both_kinds_with(test_F8_a_line_is_one_line_of_utf8, .device = {.log = keep_line}),
-        on_stage_with(test_S10_R17_a_log_function_and_a_callback_may_clear_and_go_on, .device = {.log = keep_line},
-                      STICKY),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -172,8 +172,6 @@ static void at_message(void *user, softmetal_phase phase, void *object, const ch
 {
     softmetal_quirks quirks = {.deaf_to_everything = run.what == DEAF, .doubled_listeners = run.what == HEARD_TWICE};
     bool listens = strcmp(selector, "notifyListener:atValue:block:") == 0;
-    (void)user;
-    (void)object;
     if (phase != SOFTMETAL_BEFORE || (run.what != LOST_AT_MESSAGE && !listens) || !place()) return;
     if (run.what == LOST_AT_MESSAGE) {
         lose_with(run.culprit);
@@ -200,8 +198,7 @@ static void end_well_or_not(void *buffer, bool metal4)
 static bool end_some(void)
 {
     bool moved = false;
-    unsigned i;
-    for (i = 0; i < CULPRIT; i++) {
+    for (unsigned i = 0; i < CULPRIT; i++) {
         void *buffer = p.metal[i] ? softmetal_first_in_line(p.metal[i]) : NULL;
         bool ends = buffer && !hangs() && softmetal_what_is_due(buffer) == SOFTMETAL_COMPLETE_DUE;
         if (ends) end_well_or_not(buffer, i == NEW);
@@ -243,8 +240,7 @@ static bool is_allowed(unsigned which, gpusync_result result, bool ran)
 
 static void judge_told(bool ended)
 {
-    unsigned i;
-    for (i = 0; i < TOLD; i++) {
+    for (unsigned i = 0; i < TOLD; i++) {
         const note *n = &p.told[i].n;
         assert_in_range(n->calls, ended && p.told[i].accepted, p.told[i].accepted);
         if (n->calls && !is_allowed(i, n->result, n->error.ran))
@@ -255,8 +251,7 @@ static void judge_told(bool ended)
 /* Polls say what callbacks have said. */
 static void poll_tickets(unsigned from, unsigned to)
 {
-    unsigned i;
-    for (i = from; i < to; i++) {
+    for (unsigned i = from; i < to; i++) {
         if (p.told[i].accepted)
             CHECK(gpusync_poll(p.told[i].point.queue, p.told[i].point.ticket, NULL),
                   p.told[i].n.calls ? p.told[i].n.result : GPUSYNC_NOT_READY);
@@ -274,7 +269,6 @@ static void see_value(unsigned timeline, uint64_t wanted, gpusync_result result)
 
 static void trace(void *user, const gpusync_trace_event *event)
 {
-    (void)user;
     if (event->kind == GPUSYNC_TRACE_COMMIT || event->kind == GPUSYNC_TRACE_SUBMIT) COUNT(&run.begun);
     if (event->kind == GPUSYNC_TRACE_COMPLETED) COUNT(&run.ended);
     if (event->kind == GPUSYNC_TRACE_ISSUE && GET(&run.lost)) COUNT(&run.issued);
@@ -310,10 +304,9 @@ static void make_objects(void *event)
         {.label = "imported", .shared_event = event}, {.label = "order", .order_only = true}};
     const gpusync_pipeline_desc pipeline = {"kernel void mark()", NULL, "mark"};
     const gpusync_warmup_desc warmup = {&pipeline, 1, false};
-    int i;
     MAKE(gpusync_device_create(&device, &p.device), p.device);
     assert_ok(gpusync_device_set_trace(p.device, trace, NULL));
-    for (i = QUEUES - 1; i >= 0; i--) {
+    for (int i = QUEUES - 1; i >= 0; i--) {
         MAKE(gpusync_queue_create(p.device, &queues[i], &p.q[i]), p.q[i]);
         p.metal[i] = metal_retain(gpusync_queue_metal(p.q[i]));
         if (i == CULPRIT) { /* from here on the device may be lost */
@@ -322,7 +315,7 @@ static void make_objects(void *event)
             if (run.what >= DEAF || run.what == LOST_AT_MESSAGE) softmetal_set_message_hook(at_message, NULL);
         }
     }
-    for (i = 0; i < TIMELINES; i++) MAKE(gpusync_timeline_create(p.device, &timelines[i], &p.t[i]), p.t[i]);
+    for (int i = 0; i < TIMELINES; i++) MAKE(gpusync_timeline_create(p.device, &timelines[i], &p.t[i]), p.t[i]);
     MAKE(gpusync_warmup_start(p.device, &warmup, &p.warmup), p.warmup);
     assert_true(softmetal_dispatched(SECONDS(60)));
     run.result = gpusync_warmup_wait(p.warmup, 0, NULL, NULL);
@@ -341,7 +334,6 @@ static void give_work(void *recorded)
     gpusync_submission host = {
         .waits = &others_1, .wait_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED};
     gpusync_submission of_new = {&own_3, 1, &recorded, 1, &order_3, 1, NULL, NULL, "of new", 0};
-    unsigned i;
     /* Encoded points: held for own:1, which the host signals. */
     buffer = make_buffer(A);
     TRY(gpusync_encode_wait(a, buffer, at(own, 1)));
@@ -354,7 +346,7 @@ static void give_work(void *recorded)
     CHECK(gpusync_command_buffer_discard(b, buffer), GPUSYNC_OK);
     metal_release(buffer);
     /* More buffers and points than find room in the work itself. */
-    for (i = 0; i < LOTS; i++) {
+    for (unsigned i = 0; i < LOTS; i++) {
         buffers[i] = make_buffer(B);
         waits[i] = i % 2 ? at(own, 2) : p.told[HELD].point;
     }
@@ -435,10 +427,9 @@ static void destroy_all(void)
 {
     note of_queue = {0}, of_timeline = {0}, of_device = {0};
     void *open = make_buffer(B);
-    unsigned i;
     ENTER(LAST, p.q[A], gpusync_commit(p.q[A], make_buffer(A), &ticket));
     TRY(gpusync_encode_signal(p.q[B], open, at(p.t[ORDER], 20)));
-    for (i = 0; i < TIMELINES && run.what == DEAF && !run.on; i++) {
+    for (unsigned i = 0; i < TIMELINES && run.what == DEAF && !run.on; i++) {
         softmetal_set_quirks(&(softmetal_quirks){0});
         softmetal_tell_listeners(gpusync_timeline_metal(p.t[i], NULL));
     }
@@ -456,7 +447,7 @@ static void destroy_all(void)
     look(); /* `destroyed` becomes due when the other callbacks have run */
     assert_int_equal(calls_of(&of_queue), p.q[A] != NULL);
     assert_int_equal(calls_of(&of_timeline), p.t[OWN] != NULL);
-    for (i = OTHERS; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(p.t[i]));
+    for (unsigned i = OTHERS; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(p.t[i]));
     assert_ok(gpusync_warmup_destroy(p.warmup));
     if (run.queued) assert_ok(gpusync_device_destroy_later(p.device, remember_destroyed, &of_device));
     else assert_ok(gpusync_device_destroy(p.device));
@@ -469,7 +460,6 @@ static void play(stage *s)
     void *device = s->metal_device, *event = metal_shared_event_new(device);
     void *recorded = metal4_buffer_new(device), *allocator = metal4_allocator_new(device);
     uint64_t began = GET(&still_now);
-    unsigned i;
     metal4_begin(recorded, allocator);
     metal4_end(recorded);
     memory_fail(run.what == MEMORY ? (long)run.n : 0, run.on);
@@ -490,9 +480,9 @@ static void play(stage *s)
     assert_in_range(run.issued, 0, 1); /* that which a thread sends at the loss */
     assert_true(p.gone.calls == 1 || (hangs() && !p.gone.calls));
     if (!p.gone.calls) metal_release(p.witness);
-    for (i = 0; i < 2 * QUEUES; i++) /* what was given up goes on */
+    for (unsigned i = 0; i < 2 * QUEUES; i++) /* what was given up goes on */
         while (p.metal[i % QUEUES] && finish_next_of(p.metal[i % QUEUES])) {}
-    for (i = 0; i < QUEUES; i++) metal_release(p.metal[i]);
+    for (unsigned i = 0; i < QUEUES; i++) metal_release(p.metal[i]);
     metal_release(recorded);
     metal_release(allocator);
     metal_release(event);
@@ -524,7 +514,6 @@ static void each_place(void **state)
 
 static int tell_place(void **state)
 {
-    (void)state;
     print_message("the last run had its fault at place %u, callbacks %s\n", run.n, run.queued ? "QUEUED" : "MANUAL");
     return 0;
 }

@@ -15,7 +15,6 @@
 static long blocked_inside;
 static int count_sleep(const struct timespec *when)
 {
-    (void)when;
     __atomic_fetch_add(&blocked_inside, 1, __ATOMIC_SEQ_CST);
     return 0;
 }
@@ -157,8 +156,7 @@ static void publish(scheduler *s, fiber *f)
 static void expire(scheduler *s)
 {
     uint64_t now = gpusync_now_ns();
-    unsigned i;
-    for (i = 0; i < s->count; i++) {
+    for (unsigned i = 0; i < s->count; i++) {
         fiber *f = &s->fibers[i];
         void *seen = f;
         if (f->waiter && f->deadline <= now &&
@@ -172,7 +170,6 @@ static void expire(scheduler *s)
 static fiber *next_ready(worker *w)
 {
     scheduler *s = w->home;
-    fiber *f;
     pthread_mutex_lock(&s->lock);
     while (!w->first && s->living) {
         expire(s);
@@ -183,7 +180,7 @@ static fiber *next_ready(worker *w)
         else usleep(100);
         pthread_mutex_lock(&s->lock);
     }
-    f = w->first;
+    fiber *f = w->first;
     if (f) w->first = f->next;
     pthread_mutex_unlock(&s->lock);
     return f;
@@ -215,7 +212,6 @@ static void *work(void *argument)
 static void fiber_yield(void *user)
 {
     fiber *f = running();
-    (void)user;
     if (!f) {
         sched_yield();
         return;
@@ -236,7 +232,6 @@ static void fiber_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     scheduler *s = (scheduler *)user;
     fiber *f = running();
-    const worker *on;
     must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
     if (!f) {
         park_thread(waiter, deadline_ns);
@@ -251,7 +246,7 @@ static void fiber_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     pthread_mutex_lock(&s->lock);
     if (++s->suspended > s->most_suspended) s->most_suspended = s->suspended;
     pthread_mutex_unlock(&s->lock);
-    on = f->on;
+    const worker *on = f->on;
     leave_fiber(f, PARKED);
     f->park_moves += f->on != on;
     pthread_mutex_lock(&s->lock);
@@ -264,7 +259,6 @@ static void fiber_unpark(void *user, gpusync_waiter *waiter)
 {
     void **word = &waiter->scheduler_data[0];
     void *seen = GET(word);
-    (void)user;
     while (seen != permit) {
         void *next = seen ? NULL : permit;
         if (!__atomic_compare_exchange_n(word, &seen, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
@@ -295,8 +289,7 @@ static void fibers_open(scheduler *s, bool real, const gpusync_spin *spin, uint3
 
 static void fibers_close(scheduler *s)
 {
-    unsigned i;
-    for (i = 0; i < s->count; i++) fiber_free(&s->fibers[i].context);
+    for (unsigned i = 0; i < s->count; i++) fiber_free(&s->fibers[i].context);
     free(s->fibers);
     s->count = 0;
     metal_release(s->memory);
@@ -307,16 +300,15 @@ static void fibers_close(scheduler *s)
 
 static void fibers_make(scheduler *s, unsigned count, void (*body)(fiber *))
 {
-    unsigned i;
     s->count = s->living = count;
     s->fibers = (fiber *)calloc(count, sizeof *s->fibers);
     assert_non_null(s->fibers);
     if (!s->worker_count) s->worker_count = 1;
-    for (i = 0; i < s->worker_count; i++) {
+    for (unsigned i = 0; i < s->worker_count; i++) {
         s->workers[i].home = s;
         s->workers[i].index = i;
     }
-    for (i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++) {
         fiber *f = &s->fibers[i];
         f->home = s;
         f->index = i;
@@ -326,24 +318,22 @@ static void fibers_make(scheduler *s, unsigned count, void (*body)(fiber *))
         assert_true(fiber_make(&f->context, STACK_SIZE, fiber_body, f));
     }
     s->memory = metal_buffer_new(s->stage.metal_device, 16 * count);
-    for (i = 0; i < count; i++) push_ready(&s->fibers[i]);
+    for (unsigned i = 0; i < count; i++) push_ready(&s->fibers[i]);
 }
 
 /* The calling thread is the first worker. */
 static void fibers_run(scheduler *s)
 {
     pthread_t threads[MOST_WORKERS];
-    unsigned i;
-    for (i = 1; i < s->worker_count; i++) threads[i] = start(work, &s->workers[i]);
+    for (unsigned i = 1; i < s->worker_count; i++) threads[i] = start(work, &s->workers[i]);
     work(&s->workers[0]);
-    for (i = 1; i < s->worker_count; i++) join(threads[i]);
+    for (unsigned i = 1; i < s->worker_count; i++) join(threads[i]);
     assert_int_equal(s->living, 0);
 }
 
 static void assert_all_ended(const scheduler *s, gpusync_result result)
 {
-    unsigned i;
-    for (i = 0; i < s->count; i++) assert_result(s->fibers[i].result, result);
+    for (unsigned i = 0; i < s->count; i++) assert_result(s->fibers[i].result, result);
 }
 
 /* -- what the fibers do -------------------------------------------------------------------------------------------- */
@@ -369,8 +359,7 @@ static void *make_work(fiber *f)
 static bool work_is_done(const fiber *f)
 {
     const unsigned char *bytes = (const unsigned char *)metal_contents(f->home->memory) + 16 * f->index;
-    unsigned i;
-    for (i = 0; i < 16; i++)
+    for (unsigned i = 0; i < 16; i++)
         if (bytes[i] != byte_of(f)) return false;
     return true;
 }
@@ -403,24 +392,21 @@ static void idle_finishes_next(scheduler *s)
 
 /* Where there is no room, tasks wait for it inside gpusync_command_buffer_create: there the GPU runs by itself. With
    yields in the spin they take turns, and park after exactly the budget. */
-static void test_R23_a_thousand_tasks_wait_on_one_thread(void **state)
+without_stage(test_R23_a_thousand_tasks_wait_on_one_thread)
 {
     static const struct {
         gpusync_spin spin;
         uint32_t limit;
     } rows[] = {{{0, 0, 0}, TASKS}, {{1, 4, 0}, TASKS}, {{0, 0, 0}, 64}, {{32, 224, 0}, 64}};
     static scheduler s;
-    size_t row;
-    unsigned i;
-    (void)state;
-    for (row = 0; row < LENGTH(rows); row++) {
+    for (size_t row = 0; row < LENGTH(rows); row++) {
         bool real = rows[row].limit < TASKS;
         fibers_open(&s, real, &rows[row].spin, rows[row].limit);
         s.idle = real ? NULL : idle_finishes_next;
         fibers_make(&s, TASKS, body_commit_and_wait);
         fibers_run(&s);
         assert_all_ended(&s, GPUSYNC_OK);
-        for (i = 0; i < TASKS && !real; i++) {
+        for (unsigned i = 0; i < TASKS && !real; i++) {
             assert_true(s.fibers[i].parks >= 1);
             assert_int_equal(s.fibers[i].yields, rows[row].spin.yield_iterations);
         }
@@ -463,11 +449,10 @@ static void idle_finishes_the_only_one(scheduler *s)
     softmetal_finish(s->fibers[0].buffer);
 }
 
-static void test_R23_one_end_wakes_a_crowd(void **state)
+without_stage(test_R23_one_end_wakes_a_crowd)
 {
     static scheduler s;
     unsigned i;
-    (void)state;
     fibers_open(&s, false, &no_spin, 4);
     s.idle = idle_finishes_the_only_one;
     fibers_make(&s, CROWD, body_in_a_crowd);
@@ -486,8 +471,7 @@ static void test_R23_one_end_wakes_a_crowd(void **state)
 /* Waits with short limits too, so that deadlines and unparks race for the fiber. */
 static void body_travel(fiber *f)
 {
-    unsigned i;
-    for (i = 0; i < TRIPS; i++) {
+    for (unsigned i = 0; i < TRIPS; i++) {
         body_commit(f);
         if (f->result != GPUSYNC_OK) return;
         do f->result = gpusync_wait(f->home->stage.q[0], f->ticket, i % 2 ? GPUSYNC_FOREVER : 200000, NULL);
@@ -502,7 +486,6 @@ static void travel(unsigned workers, const gpusync_spin *spin)
     static scheduler s;
     softmetal_timing timing;
     unsigned long moves = 0;
-    unsigned i;
     fibers_open(&s, true, spin, 32);
     softmetal_get_timing(&timing);
     timing.execute.max_ns = 100000;
@@ -513,7 +496,7 @@ static void travel(unsigned workers, const gpusync_spin *spin)
     fibers_make(&s, TRAVELLERS, body_travel);
     fibers_run(&s);
     assert_all_ended(&s, GPUSYNC_OK);
-    for (i = 0; i < TRAVELLERS; i++) {
+    for (unsigned i = 0; i < TRAVELLERS; i++) {
         /* by construction every return, from park and from yield, is on another thread */
         assert_int_equal(s.fibers[i].moves, s.fibers[i].resumes - 1);
         moves += s.fibers[i].moves;
@@ -522,12 +505,10 @@ static void travel(unsigned workers, const gpusync_spin *spin)
     fibers_close(&s);
 }
 
-static void test_R23_a_park_and_a_yield_may_return_on_another_thread(void **state)
+without_stage(test_R23_a_park_and_a_yield_may_return_on_another_thread)
 {
     static const gpusync_spin some = {2, 5, 0};
-    unsigned workers;
-    (void)state;
-    for (workers = 2; workers <= 3; workers++) {
+    for (unsigned workers = 2; workers <= 3; workers++) {
         travel(workers, &no_spin);
         travel(workers, &some);
     }
@@ -544,10 +525,9 @@ static void finish_once(fiber *f)
     if (GET(&f->parks) == 1) finish_the_buffer(f);
 }
 
-static void test_R23_one_park_is_one_move(void **state)
+without_stage(test_R23_one_park_is_one_move)
 {
     static scheduler s;
-    (void)state;
     fibers_open(&s, false, &no_spin, 4);
     s.worker_count = 2;
     s.moves = true;
@@ -566,17 +546,14 @@ static void test_R23_one_park_is_one_move(void **state)
 
 static void idle_is_a_lost_wakeup(scheduler *s)
 {
-    (void)s;
     must(false, "the fiber sleeps although it was unparked");
 }
 
 /* The handler runs, and unparks, at one moment of the park. */
-static void test_R23_an_unpark_at_any_moment_of_a_park_is_not_lost(void **state)
+without_stage(test_R23_an_unpark_at_any_moment_of_a_park_is_not_lost)
 {
     static scheduler s;
-    unsigned moment;
-    (void)state;
-    for (moment = 0; moment < 3; moment++) {
+    for (unsigned moment = 0; moment < 3; moment++) {
         fibers_open(&s, false, &no_spin, 4);
         if (moment == 0) s.before_switch = finish_the_buffer;
         if (moment == 1) s.before_publish = finish_the_buffer;
@@ -604,10 +581,9 @@ static void idle_finishes_first(scheduler *s)
     softmetal_finish(s->fibers[0].buffer);
 }
 
-static void test_R23_a_park_may_return_early(void **state)
+without_stage(test_R23_a_park_may_return_early)
 {
     static scheduler s;
-    (void)state;
     fibers_open(&s, false, &no_spin, 4);
     s.before_switch = unpark_too_early;
     s.idle = idle_finishes_first;
@@ -627,17 +603,15 @@ static void body_time_out(fiber *f)
         f->result = gpusync_wait(f->home->stage.q[0], f->ticket, MS(60 * (f->index % 3)), NULL);
 }
 
-static void test_R23_limits_are_kept_on_fibers(void **state)
+without_stage(test_R23_limits_are_kept_on_fibers)
 {
     static const gpusync_spin some = {1, 2, 0};
     static scheduler s;
-    unsigned i;
-    (void)state;
     fibers_open(&s, false, &some, 64);
     fibers_make(&s, 30, body_time_out);
     fibers_run(&s);
     assert_all_ended(&s, GPUSYNC_TIMEOUT);
-    for (i = 0; i < 30; i += 3) assert_int_equal(s.fibers[i].parks, 0);
+    for (unsigned i = 0; i < 30; i += 3) assert_int_equal(s.fibers[i].parks, 0);
     fibers_close(&s);
 }
 
@@ -665,18 +639,16 @@ static void idle_ends_the_work(scheduler *s)
     while (finish_next_of(s->stage.metal[0])) {}
 }
 
-static void test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers(void **state)
+without_stage(test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers)
 {
     static scheduler s;
-    unsigned abandons, i;
-    (void)state;
-    for (abandons = 0; abandons < 2; abandons++) {
+    for (unsigned abandons = 0; abandons < 2; abandons++) {
         fibers_open(&s, false, &no_spin, ROOM);
         s.idle = idle_ends_the_work;
         s.user = abandons ? &s : NULL;
         fibers_make(&s, MEMBERS, body_be_destroyed);
         fibers_run(&s);
-        for (i = 0; i < MEMBERS - 1; i++) assert_result(s.fibers[i].result, GPUSYNC_ERROR_DESTROYED);
+        for (unsigned i = 0; i < MEMBERS - 1; i++) assert_result(s.fibers[i].result, GPUSYNC_ERROR_DESTROYED);
         assert_result(s.fibers[MEMBERS - 1].result, GPUSYNC_OK);
         fibers_close(&s);
     }
@@ -708,11 +680,10 @@ static void idle_runs_callbacks(scheduler *s)
     *(size_t *)s->user += ran;
 }
 
-static void test_R23_a_wait_on_a_fiber_leaves_its_thread_to_the_callbacks(void **state)
+without_stage(test_R23_a_wait_on_a_fiber_leaves_its_thread_to_the_callbacks)
 {
     static scheduler s;
     size_t ran = 0;
-    (void)state;
     fibers_open_as(&s, (stage_desc){.queues = 2,
                                     .timelines = 1,
                                     .device = {.spin = &no_spin, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}});
@@ -751,14 +722,13 @@ static void *pool_depth(void)
 /* Every lock of gpusync's: with one of them held this does not come back. On objects that the test does not destroy. */
 static void use_everything(void)
 {
-    void *pool;
     uint64_t cursor = 0, value;
     gpusync_error error;
     gpusync_ticket ticket;
     void *buffer = NULL;
     if (!GET(&nosy.on) || nosy_inside) return;
     nosy_inside = true;
-    pool = metal_pool_push();
+    void *pool = metal_pool_push();
     must(gpusync_command_buffer_create(nosy.q, NULL, 0, &buffer) == GPUSYNC_OK, "a buffer in a hook");
     must(gpusync_command_buffer_discard(nosy.q, buffer) == GPUSYNC_OK, "a discard in a hook");
     must(gpusync_submit(nosy.q, &(gpusync_submission){.flags = GPUSYNC_SUBMIT_HOST_SYNC}, &ticket) == GPUSYNC_OK,
@@ -777,7 +747,7 @@ static void nosy_yield(void *user)
     COUNT(&nosy.yields);
     if (nosy.depth && pool_depth() != nosy.depth) COUNT(&nosy.pools);
     use_everything();
-    kit_hooks.yield(user);
+    kit_yield(user);
 }
 
 static void nosy_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
@@ -791,14 +761,14 @@ static void nosy_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
         nosy.ends_in_park = NULL;
         softmetal_finish(buffer); /* the handler, and the unpark hook, run inside this call */
     }
-    kit_hooks.park(user, waiter, deadline_ns);
+    kit_park(user, waiter, deadline_ns);
 }
 
 static void nosy_unpark(void *user, gpusync_waiter *waiter)
 {
     COUNT(&nosy.unparks);
     use_everything();
-    kit_hooks.unpark(user, waiter);
+    kit_unpark(user, waiter);
 }
 
 static const gpusync_hooks nosy_hooks = {nosy_yield, nosy_park, nosy_unpark, NULL};
@@ -819,16 +789,13 @@ static void nosy_end(void)
     assert_ok(gpusync_timeline_destroy(nosy.t));
 }
 
-static void test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its(void **state)
+on_stage_with(test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its, .device = {.hooks = &nosy_hooks})
 {
     static const gpusync_spin three = {2, 3, 0};
     const gpusync_wait_options options = {.spin = &three};
-    stage *s = stage_of(state);
-    gpusync_ticket ticket;
-    void *buffer;
     nosy_begin(s);
-    buffer = new_buffer(s->q[0]);
-    ticket = commit(s->q[0], buffer);
+    void *buffer = new_buffer(s->q[0]);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
     nosy.depth = pool_depth();
     nosy.ends_in_park = buffer;
     assert_ok(gpusync_wait(s->q[0], ticket, GPUSYNC_FOREVER, &options));
@@ -885,7 +852,6 @@ static void wake(stage *s, waker by)
     void *buffer = new_buffer(s->q[0]);
     bool destroyed = by >= A_DESTROY_LATER && by <= A_TIMELINE_DESTROY_LATER;
     job j = {0};
-    gpusync_result result;
     nosy_begin(s);
     if (by == A_SIGNAL || by == A_FAIL || by == A_TIMELINE_DESTROY || by == A_TIMELINE_DESTROY_LATER) {
         job_value(&j, s->t[0], 1, GPUSYNC_FOREVER);
@@ -897,7 +863,7 @@ static void wake(stage *s, waker by)
     }
     await_parked(1);
     assert_ok(wake_by(by, s, buffer));
-    result = job_end(&j);
+    gpusync_result result = job_end(&j);
     assert_true(nosy.unparks >= 1);
     if (by == A_DESTROY_LATER || by == AN_ABANDON) s->q[0] = NULL;
     if (by == A_TIMELINE_DESTROY || by == A_TIMELINE_DESTROY_LATER) s->t[0] = NULL;
@@ -912,11 +878,9 @@ static void wake(stage *s, waker by)
     nosy_end();
 }
 
-static void test_R23_whatever_unparks_holds_no_lock(void **state)
+without_stage(test_R23_whatever_unparks_holds_no_lock)
 {
-    waker by;
-    (void)state;
-    for (by = A_HANDLER; by < WAKERS; by++) {
+    for (waker by = A_HANDLER; by < WAKERS; by++) {
         stage_desc desc = {.timelines = 1, .queue = {.max_command_buffer_count = 1}, .device = {.hooks = &nosy_hooks}};
         stage s;
         print_message("  %s\n", waker_names[by]);
@@ -936,22 +900,17 @@ static void locking_unpark(void *user, gpusync_waiter *waiter)
 {
     PUT(&unpark_waits, true);
     pthread_mutex_lock(&run_queue);
-    kit_hooks.unpark(user, waiter);
+    kit_unpark(user, waiter);
     pthread_mutex_unlock(&run_queue);
-}
-
-static void locking_yield(void *user)
-{
-    kit_hooks.yield(user);
 }
 
 static void locking_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
-    kit_hooks.park(user, waiter, deadline_ns);
+    kit_park(user, waiter, deadline_ns);
 }
 
-static const gpusync_hooks locking_hooks = {locking_yield, locking_park, locking_unpark, NULL};
+static const gpusync_hooks locking_hooks = {kit_yield, locking_park, locking_unpark, NULL};
 
 static void *finish_buffer(void *buffer)
 {
@@ -959,27 +918,25 @@ static void *finish_buffer(void *buffer)
     return NULL;
 }
 
-static void test_R23_unpark_may_take_a_lock_under_which_another_thread_polls(void **state)
+on_stage_with(test_R23_unpark_may_take_a_lock_under_which_another_thread_polls, .queues = 2, .timelines = 1,
+              .device = {.hooks = &locking_hooks})
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_error error;
     uint64_t cursor = 0, value;
-    pthread_t finisher;
     job j = {0};
-    gpusync_ticket later;
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&run_queue, &attributes);
     pthread_mutexattr_destroy(&attributes);
     commit(s->q[0], buffer);
-    later = commit_new(s->q[0]);
+    gpusync_ticket later = commit_new(s->q[0]);
     job_wait(&j, s->q[0], 1, GPUSYNC_FOREVER);
     await_parked(1);
     PUT(&unpark_waits, false);
     pthread_mutex_lock(&run_queue);
-    finisher = start(finish_buffer, buffer);
+    pthread_t finisher = start(finish_buffer, buffer);
     while (!GET(&unpark_waits)) sched_yield();
     assert_ok(gpusync_poll(s->q[0], 1, NULL)); /* the handler has settled it, and is in unpark */
     assert_result(gpusync_poll(s->q[0], later, NULL), GPUSYNC_NOT_READY);
@@ -1010,7 +967,6 @@ static struct {
 
 static void diary_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
-    (void)user;
     must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
     if (!diary.on) {
         sched_yield();
@@ -1034,7 +990,6 @@ static void diary_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 
 static void diary_unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
     if (!diary.on) return;
     must(waiter == diary.waiter, "an unpark of a waiter that does not sleep");
     must(waiter->scheduler_data[0] == &diary, "scheduler_data is gone in unpark");
@@ -1081,12 +1036,12 @@ static void write_diary(stage *s, diary_wait kind)
     if (another) assert_ok(gpusync_command_buffer_discard(q, another));
 }
 
-static void test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own(void **state)
+on_stage_with(test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own, .queues = 2, .timelines = 1,
+              .device = {.hooks = &diary_hooks}, .queue = {.max_command_buffer_count = 1})
 {
-    diary_wait kind;
     memset(&diary, 0, sizeof diary);
     diary.on = true;
-    for (kind = FOR_A_TICKET; kind < DIARY_WAITS; kind++) write_diary(stage_of(state), kind);
+    for (diary_wait kind = FOR_A_TICKET; kind < DIARY_WAITS; kind++) write_diary(s, kind);
     diary.on = false;
 }
 
@@ -1098,26 +1053,23 @@ static void slow_unpark(void *user, gpusync_waiter *waiter)
 {
     PUT(&in_unpark, waiter);
     while (!GET(&let_unpark_go)) sched_yield();
-    kit_hooks.unpark(user, waiter); /* writes to it */
+    kit_unpark(user, waiter); /* writes to it */
 }
 
-static const gpusync_hooks slow_hooks = {locking_yield, locking_park, slow_unpark, NULL};
+static const gpusync_hooks slow_hooks = {kit_yield, locking_park, slow_unpark, NULL};
 
-static void test_R23_a_waiter_lives_until_unpark_has_returned(void **state)
+on_stage_with(test_R23_a_waiter_lives_until_unpark_has_returned, .device = {.hooks = &slow_hooks})
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
-    pthread_t finisher;
     job j = {0};
-    unsigned long seen;
     PUT(&in_unpark, NULL);
     PUT(&let_unpark_go, false);
     job_wait(&j, s->q[0], commit(s->q[0], buffer), GPUSYNC_FOREVER);
     await_parked(1);
-    finisher = start(finish_buffer, buffer);
+    pthread_t finisher = start(finish_buffer, buffer);
     while (!GET(&in_unpark)) sched_yield();
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
-    seen = kit_now().parks;
+    unsigned long seen = kit_now().parks;
     end_parks(); /* it finds the end without the unpark */
     while (kit_now().parks < seen + 2) sched_yield(); /* it waits for that: yields first, then parks briefly */
     assert_false(job_is_over(&j));
@@ -1126,21 +1078,19 @@ static void test_R23_a_waiter_lives_until_unpark_has_returned(void **state)
     assert_ok(job_end(&j));
 }
 
-static void test_R23_park_and_unpark_come_together_or_not_at_all(void **state)
+without_stage(test_R23_park_and_unpark_come_together_or_not_at_all)
 {
     static const struct {
         gpusync_hooks hooks;
         gpusync_result result;
     } rows[] = {
         {{NULL, NULL, NULL, NULL}, GPUSYNC_OK},
-        {{locking_yield, NULL, NULL, NULL}, GPUSYNC_OK},
+        {{kit_yield, NULL, NULL, NULL}, GPUSYNC_OK},
         {{NULL, locking_park, locking_unpark, NULL}, GPUSYNC_OK},
         {{NULL, locking_park, NULL, NULL}, GPUSYNC_ERROR_INVALID_ARGUMENT},
-        {{locking_yield, NULL, locking_unpark, NULL}, GPUSYNC_ERROR_INVALID_ARGUMENT},
+        {{kit_yield, NULL, locking_unpark, NULL}, GPUSYNC_ERROR_INVALID_ARGUMENT},
     };
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         gpusync_device_desc desc = {0};
         gpusync_device *device = (gpusync_device *)&desc;
         desc.hooks = &rows[i].hooks;
@@ -1148,28 +1098,4 @@ static void test_R23_park_and_unpark_come_together_or_not_at_all(void **state)
         if (rows[i].result != GPUSYNC_OK) assert_null(device);
         assert_ok(gpusync_device_destroy(device));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_R23_a_thousand_tasks_wait_on_one_thread),
-        cmocka_unit_test(test_R23_one_end_wakes_a_crowd),
-        cmocka_unit_test(test_R23_a_park_and_a_yield_may_return_on_another_thread),
-        cmocka_unit_test(test_R23_one_park_is_one_move),
-        cmocka_unit_test(test_R23_an_unpark_at_any_moment_of_a_park_is_not_lost),
-        cmocka_unit_test(test_R23_a_park_may_return_early),
-        cmocka_unit_test(test_R23_limits_are_kept_on_fibers),
-        cmocka_unit_test(test_R23_a_destroy_on_a_fiber_ends_the_waits_of_other_fibers),
-        cmocka_unit_test(test_R23_a_wait_on_a_fiber_leaves_its_thread_to_the_callbacks),
-        on_stage_with(test_R23_hooks_may_use_gpusync_and_hold_no_pool_of_its, .device = {.hooks = &nosy_hooks}),
-        cmocka_unit_test(test_R23_whatever_unparks_holds_no_lock),
-        on_stage_with(test_R23_unpark_may_take_a_lock_under_which_another_thread_polls, .queues = 2, .timelines = 1,
-                      .device = {.hooks = &locking_hooks}),
-        on_stage_with(test_R23_a_waiter_lives_for_one_wait_and_its_data_is_the_hooks_own, .queues = 2,
-                      .timelines = 1, .device = {.hooks = &diary_hooks}, .queue = {.max_command_buffer_count = 1}),
-        on_stage_with(test_R23_a_waiter_lives_until_unpark_has_returned, .device = {.hooks = &slow_hooks}),
-        cmocka_unit_test(test_R23_park_and_unpark_come_together_or_not_at_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,6 @@ static void play_barrier(const barrier_case *c)
 {
     stage_desc desc = {.queues = 2, .timelines = 2};
     stage s;
-    gpusync_ticket barrier, behind;
     uint32_t flags = (c->host_sync ? GPUSYNC_SUBMIT_HOST_SYNC : 0u) | (c->unordered ? GPUSYNC_SUBMIT_UNORDERED : 0u);
     note done = {0};
     stage_open(&s, &desc);
@@ -21,8 +20,8 @@ static void play_barrier(const barrier_case *c)
         signal_value(s.t[0], 1);
     if (c->sent)
         SUBMIT(s.q[1], BUFFERS(new_buffer(s.q[1])), SIGNALS(at(s.t[0], 1)));
-    barrier = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), .flags = flags);
-    behind = SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(new_buffer(s.q[0])));
+    gpusync_ticket barrier = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), .flags = flags);
+    gpusync_ticket behind = SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(new_buffer(s.q[0])));
     on_done(at(s.t[1], 1), &done);
     if (!c->reached && !c->sent)
         signal_value(s.t[0], 1);
@@ -35,7 +34,7 @@ static void play_barrier(const barrier_case *c)
     stage_close(&s);
 }
 
-static void test_S4_S7_a_submission_without_buffers_ends_and_signals(void **state)
+without_stage(test_S4_S7_a_submission_without_buffers_ends_and_signals)
 {
     static const barrier_case cases[] = {
         {.name = "its value is reached", .reached = true},
@@ -48,26 +47,22 @@ static void test_S4_S7_a_submission_without_buffers_ends_and_signals(void **stat
         {.name = "UNORDERED, Metal has its value", .sent = true, .unordered = true},
         {.name = "UNORDERED, it is held", .unordered = true},
     };
-    size_t i;
-    (void)state;
-    for (i = 0; i < LENGTH(cases); i++) {
+    for (size_t i = 0; i < LENGTH(cases); i++) {
         print_message("%s\n", cases[i].name);
         play_barrier(&cases[i]);
     }
 }
 
 /* A handler counts, whatever the status says at that time. */
-static void test_S4_work_is_well_though_its_status_turns_behind_the_handler(void **state)
+on_stage(test_S4_work_is_well_though_its_status_turns_behind_the_handler)
 {
-    stage *s = stage_of(state);
     void *well = new_buffer(s->q[0]);
     void *bad = new_buffer(s->q[0]);
-    gpusync_ticket first, second;
     softmetal_fail_as(bad, SOFTMETAL_PAGE_FAULT, NULL);
     softmetal_status_after_handlers(well);
     softmetal_status_after_handlers(bad);
-    first = commit(s->q[0], well);
-    second = commit(s->q[0], bad);
+    gpusync_ticket first = commit(s->q[0], well);
+    gpusync_ticket second = commit(s->q[0], bad);
     finish_next(s->q[0]);
     assert_ok(gpusync_poll(s->q[0], first, NULL));
     finish_next(s->q[0]);
@@ -76,9 +71,8 @@ static void test_S4_work_is_well_though_its_status_turns_behind_the_handler(void
 }
 
 /* The handler of one buffer counts once for a ticket of several. */
-static void test_S2_a_handler_that_is_called_twice_ends_no_ticket_early(void **state)
+on_stage(test_S2_a_handler_that_is_called_twice_ends_no_ticket_early)
 {
-    stage *s = stage_of(state);
     void *first = metal_retain(new_buffer(s->q[0]));
     void *second = new_buffer(s->q[0]);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(first, second));
@@ -94,9 +88,8 @@ static void test_S2_a_handler_that_is_called_twice_ends_no_ticket_early(void **s
 }
 
 /* Metal keeps the block of a listener for a value that never comes, and the block keeps nothing. */
-static void test_R22_a_listener_whose_value_never_comes_keeps_no_timeline(void **state)
+on_stage_with(test_R22_a_listener_whose_value_never_comes_keeps_no_timeline, .no_queue = true)
 {
-    stage *s = stage_of(state);
     long events = softmetal_live("shared_event");
     gpusync_timeline_desc desc = {.signalled_by_others = true};
     gpusync_timeline *t = NULL;
@@ -112,9 +105,8 @@ static void test_R22_a_listener_whose_value_never_comes_keeps_no_timeline(void *
 }
 
 /* ... and leads to nothing when the value comes after the timeline has gone. */
-static void test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone(void **state)
+on_stage_with(test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone, .no_queue = true)
 {
-    stage *s = stage_of(state);
     void *event = metal_shared_event_new(s->metal_device);
     gpusync_timeline_desc desc = {.shared_event = event};
     gpusync_timeline *t = NULL;
@@ -129,9 +121,9 @@ static void test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone(vo
 }
 
 /* Two callbacks whose values are armed in one, and told in the order of their values. */
-static void test_R18_each_value_of_other_code_is_listened_for(void **state)
+on_stage_with(test_R18_each_value_of_other_code_is_listened_for, .no_queue = true, .timelines = 1,
+              .timeline.signalled_by_others = true)
 {
-    stage *s = stage_of(state);
     note three = {0}, five = {0}, four = {0};
     uint64_t base = 0;
     void *event = gpusync_timeline_metal(s->t[0], &base);
@@ -146,18 +138,4 @@ static void test_R18_each_value_of_other_code_is_listened_for(void **state)
     assert_noted(&four, GPUSYNC_OK);
     assert_noted(&five, GPUSYNC_OK);
     assert_true(four.order < five.order);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_S4_S7_a_submission_without_buffers_ends_and_signals),
-        on_stage(test_S4_work_is_well_though_its_status_turns_behind_the_handler),
-        on_stage(test_S2_a_handler_that_is_called_twice_ends_no_ticket_early),
-        on_stage_with(test_R22_a_listener_whose_value_never_comes_keeps_no_timeline, .no_queue = true),
-        on_stage_with(test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone, .no_queue = true),
-        on_stage_with(test_R18_each_value_of_other_code_is_listened_for, .no_queue = true, .timelines = 1,
-                      .timeline.signalled_by_others = true),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,6 @@ static void run_kind(const char *name)
 {
     unsigned long all = by_environment("GRAPHS", 1100 / SLOW);
     unsigned long count = (all + LENGTH(graph_kinds) - 1) / LENGTH(graph_kinds);
-    unsigned long seed;
     size_t i = 0;
     while (strcmp(graph_kinds[i].name, name) != 0)
         i++;
@@ -23,15 +22,14 @@ static void run_kind(const char *name)
         run_graph(&graph_kinds[i], by_environment("GRAPHS_SEED", 0));
         return;
     }
-    for (seed = 1; seed <= count; seed++)
+    for (unsigned long seed = 1; seed <= count; seed++)
         run_graph(&graph_kinds[i], seed);
 }
 
-#define KIND(test, name)           \
-    static void test(void **state) \
-    {                              \
-        (void)state;               \
-        run_kind(name);            \
+#define KIND(test, name) \
+    without_stage(test) \
+    { \
+        run_kind(name); \
     }
 
 KIND(test_S3_S6_S7_random_ordered_work, "ordered")
@@ -49,25 +47,3 @@ KIND(test_R18_random_values_of_other_code, "others")
 KIND(test_T6_random_programs_whose_device_is_lost, "lost")
 KIND(test_R19_to_R22_random_ends_of_queues_and_timelines, "ends")
 KIND(test_S1_to_S8_random_programs_of_everything, "everything")
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_S3_S6_S7_random_ordered_work),
-        cmocka_unit_test(test_R7_random_waits_for_tickets),
-        cmocka_unit_test(test_R1_random_UNORDERED_work),
-        cmocka_unit_test(test_R2_R3_random_HOST_SYNC_work),
-        cmocka_unit_test(test_R4_R6_random_encoded_points_and_markers),
-        cmocka_unit_test(test_R29_random_work_on_queues_of_metal_4_and_beside_them),
-        cmocka_unit_test(test_R10_random_work_on_queues_with_little_room),
-        cmocka_unit_test(test_S4_S8_R14_random_failures),
-        cmocka_unit_test(test_R8_R9_R27_random_cancelled_work),
-        cmocka_unit_test(test_R12_random_order_only_timelines),
-        cmocka_unit_test(test_R11_R17_random_failures_that_stick),
-        cmocka_unit_test(test_R18_random_values_of_other_code),
-        cmocka_unit_test(test_T6_random_programs_whose_device_is_lost),
-        cmocka_unit_test(test_R19_to_R22_random_ends_of_queues_and_timelines),
-        cmocka_unit_test(test_S1_to_S8_random_programs_of_everything),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

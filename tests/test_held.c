@@ -23,13 +23,6 @@ static gpusync_ticket send_one(gpusync_queue *queue, const gpusync_point *wait, 
     return submit_at(queue, &submission, __FILE__, __LINE__);
 }
 
-static void *marked(stage *s, unsigned queue, uint32_t number)
-{
-    void *buffer = new_buffer(s->q[queue]);
-    mark(s, buffer, number);
-    return buffer;
-}
-
 /* -- S6: what holds work ------------------------------------------------------------------------------------------ */
 
 typedef enum way_to_come {
@@ -60,24 +53,18 @@ static void go_on_to_signal(stage *s, way_to_come way, void *open)
     if (way == BY_AN_OPEN_BUFFER) commit(s->q[1], open);
 }
 
-static void test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal(void **state)
+on_all_kinds_with(test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal, .queues = 2)
 {
     static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
-    stage *s = stage_of(state);
-    unsigned way, kind;
-    for (way = 0; way < WAYS; way++) {
-        for (kind = 0; kind < LENGTH(kinds); kind++) {
+    for (unsigned way = 0; way < WAYS; way++) {
+        for (unsigned kind = 0; kind < LENGTH(kinds); kind++) {
             bool gpu_waits = !(kinds[kind] & HOST_SYNC);
-            gpusync_point one;
-            gpusync_ticket ticket;
-            void *open;
-            void *buffer;
             s->t[0] = new_timeline(s->device);
             s->t[1] = new_timeline(s->device);
-            one = at(s->t[0], 1);
-            buffer = new_buffer(s->q[0]);
-            open = begin_to_signal(s, (way_to_come)way);
-            ticket = send_one(s->q[0], &one, buffer, NULL, kinds[kind]);
+            gpusync_point one = at(s->t[0], 1);
+            void *buffer = new_buffer(s->q[0]);
+            void *open = begin_to_signal(s, (way_to_come)way);
+            gpusync_ticket ticket = send_one(s->q[0], &one, buffer, NULL, kinds[kind]);
             assert_int_equal(is_sent(buffer), way == BY_SENT_WORK && gpu_waits);
             go_on_to_signal(s, (way_to_come)way, open);
             assert_int_equal(is_sent(buffer), way != BY_THE_HOST && way != BY_HOST_SYNC_WORK && gpu_waits);
@@ -96,19 +83,17 @@ static void test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_sig
     }
 }
 
-static void test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission(void **state)
+on_both_kinds_with(test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission, .timelines = 4)
 {
-    stage *s = stage_of(state);
     unsigned order[3];
-    unsigned i, k;
-    for (i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < 6; i++) {
         void *buffers[2] = {waiting(s->q[0], at(s->t[0], i + 1)), waiting(s->q[0], at(s->t[1], i + 1))};
         gpusync_ticket ticket =
             SUBMIT(s->q[0], WAITS(at(s->t[2], i + 1)), BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[3], i + 1)));
         order[0] = i % 3;
         order[1] = (i + 1 + i / 3) % 3;
         order[2] = 3 - order[0] - order[1];
-        for (k = 0; k < 3; k++) {
+        for (unsigned k = 0; k < 3; k++) {
             assert_false(is_sent(buffers[0]));
             assert_false(is_sent(buffers[1]));
             signal_value(s->t[order[k]], i + 1);
@@ -121,9 +106,8 @@ static void test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submissi
     }
 }
 
-static void test_S6_nothing_is_encoded_for_what_has_come(void **state)
+on_all_kinds_with(test_S6_nothing_is_encoded_for_what_has_come, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
     gpusync_ticket ended = commit_new(s->q[1]);
     void *buffer = new_buffer(s->q[0]);
@@ -137,9 +121,9 @@ static void test_S6_nothing_is_encoded_for_what_has_come(void **state)
     assert_int_equal(softmetal_outstanding(s->metal[0]), 1); /* and there is no buffer of gpusync's in front */
 }
 
-static void test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not(void **state)
+on_all_kinds_with(test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not, .queues = 2,
+                  .timelines = 1, .timeline.signalled_by_others = true)
 {
-    stage *s = stage_of(state);
     uint64_t base = 0;
     void *event = gpusync_timeline_metal(s->t[0], &base);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[1])};
@@ -158,14 +142,12 @@ static void test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_
 
 /* -- S3: held behind held ----------------------------------------------------------------------------------------- */
 
-static void test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order_of_tickets(void **state)
+on_both_kinds_with(test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order_of_tickets, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffers[6];
     gpusync_ticket tickets[6];
     note notes[6] = {0};
-    unsigned i;
-    for (i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < 6; i++) {
         buffers[i] = marked(s, 0, i);
         if (i == 0) encode_wait(s->q[0], buffers[i], at(s->t[0], 1));
         if (i == 3) encode_wait(s->q[0], buffers[i], at(s->t[0], 2));
@@ -173,12 +155,12 @@ static void test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order
         assert_int_equal(tickets[i], i + 1);
         on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     }
-    for (i = 0; i < 6; i++) assert_false(is_sent(buffers[i]));
+    for (unsigned i = 0; i < 6; i++) assert_false(is_sent(buffers[i]));
     signal_value(s->t[0], 1);
-    for (i = 0; i < 6; i++) assert_int_equal(is_sent(buffers[i]), i < 3);
+    for (unsigned i = 0; i < 6; i++) assert_int_equal(is_sent(buffers[i]), i < 3);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], tickets[2], NULL));
-    for (i = 3; i < 6; i++) assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
+    for (unsigned i = 3; i < 6; i++) assert_result(gpusync_poll(s->q[0], tickets[i], NULL), GPUSYNC_NOT_READY);
     signal_value(s->t[0], 2);
     finish_all(s);
     assert_marks(0, 1, 2, 3, 4, 5);
@@ -186,9 +168,8 @@ static void test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order
     assert_in_order(notes, 6);
 }
 
-static void test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_cancelled(void **state)
+on_both_kinds_with(test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_cancelled, .timelines = 2)
 {
-    stage *s = stage_of(state);
     gpusync_ticket first = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     gpusync_ticket second = commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
     gpusync_point two = at(s->t[1], 1);
@@ -206,9 +187,8 @@ static void test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_
 
 /* -- R1: UNORDERED ------------------------------------------------------------------------------------------------ */
 
-static void test_R1_held_unordered_work_holds_up_nothing_of_its_queue(void **state)
+on_both_kinds_with(test_R1_held_unordered_work_holds_up_nothing_of_its_queue, .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     gpusync_point go = at(s->t[0], 1);
     gpusync_point told = at(s->t[1], 1);
@@ -239,9 +219,8 @@ static void test_R1_held_unordered_work_holds_up_nothing_of_its_queue(void **sta
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
 }
 
-static void test_R1_unordered_work_passes_held_work_and_is_told_alone(void **state)
+on_both_kinds_with(test_R1_unordered_work_passes_held_work_and_is_told_alone, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffers[3] = {waiting(s->q[0], at(s->t[0], 1)), new_buffer(s->q[0]), new_buffer(s->q[0])};
     gpusync_ticket held = commit(s->q[0], buffers[0]);
     gpusync_ticket passes = SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = UNORDERED);
@@ -322,25 +301,22 @@ static void assert_both(stage *s, const cell *c, gpusync_ticket lower, gpusync_t
     assert_marks(3, 5);
 }
 
-static void test_T3_a_signal_above_one_that_is_sent(void **state)
+on_stage_with(test_T3_a_signal_above_one_that_is_sent, .queues = 2)
 {
-    stage *s = stage_of(state);
     unsigned i = 0;
     cell c;
     while (next_cell(&c, &i)) {
-        gpusync_point three, five;
-        gpusync_ticket lower, higher;
         void *low = marked(s, c.lower_queue, 3);
         void *high = marked(s, 0, 5);
         bool held = is_held_by_a_sent_signal(&c);
         new_timelines(s);
-        three = at(s->t[0], 3);
-        five = at(s->t[0], 5);
+        gpusync_point three = at(s->t[0], 3);
+        gpusync_point five = at(s->t[0], 5);
         metal_retain(low);
         metal_retain(high);
-        lower = send_one(s->q[c.lower_queue], NULL, low, &three, c.lower);
+        gpusync_ticket lower = send_one(s->q[c.lower_queue], NULL, low, &three, c.lower);
         assert_true(is_sent(low));
-        higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
+        gpusync_ticket higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
         if (is_sent(high) == held) tell_cell(&c, "sent");
         assert_int_equal(is_sent(high), !held);
         assert_result(gpusync_timeline_wait(s->t[0], 3, 0, NULL), GPUSYNC_TIMEOUT);
@@ -356,26 +332,23 @@ static void test_T3_a_signal_above_one_that_is_sent(void **state)
     }
 }
 
-static void test_T3_a_signal_above_one_that_is_held(void **state)
+on_all_kinds_with(test_T3_a_signal_above_one_that_is_held, .queues = 2)
 {
-    stage *s = stage_of(state);
     unsigned i = 0;
     cell c;
     while (next_cell(&c, &i)) {
-        gpusync_point three, five, go;
-        gpusync_ticket lower, higher;
         void *low = marked(s, c.lower_queue, 3);
         void *high = marked(s, 0, 5);
         bool behind = c.lower_queue == 0 && !(c.lower & UNORDERED) && !(c.higher & UNORDERED);
         bool overtakes = !behind && !c.ping_pong;
         new_timelines(s);
-        three = at(s->t[0], 3);
-        five = at(s->t[0], 5);
-        go = at(s->t[1], 1);
+        gpusync_point three = at(s->t[0], 3);
+        gpusync_point five = at(s->t[0], 5);
+        gpusync_point go = at(s->t[1], 1);
         metal_retain(high);
-        lower = send_one(s->q[c.lower_queue], &go, low, &three, c.lower);
+        gpusync_ticket lower = send_one(s->q[c.lower_queue], &go, low, &three, c.lower);
         assert_false(is_sent(low));
-        higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
+        gpusync_ticket higher = send_one(s->q[0], c.ping_pong ? &three : NULL, high, &five, c.higher);
         if (is_sent(high) != overtakes) tell_cell(&c, "held");
         assert_int_equal(is_sent(high), overtakes);
         if (overtakes) {
@@ -396,9 +369,8 @@ static void test_T3_a_signal_above_one_that_is_held(void **state)
 }
 
 /* One queue goes ahead with 3 and 4; what waits for 4 waits for all below it as well. */
-static void test_T3_a_wait_for_a_higher_value_is_ping_pong_too(void **state)
+on_all_kinds_with(test_T3_a_wait_for_a_higher_value_is_ping_pong_too, .queues = 3, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *waits_for_four = waiting(s->q[1], at(s->t[0], 4));
     void *waits_for_three = waiting(s->q[2], at(s->t[0], 3));
     encode_signal(s->q[1], waits_for_four, at(s->t[0], 6));
@@ -429,7 +401,7 @@ typedef struct ping_pong {
 } ping_pong;
 
 /* A wait that stands behind the signal comes too late: the GPU would signal 5 before 4 is reached. */
-static void test_T3_ping_pong_has_its_wait_in_front_of_its_signal(void **state)
+on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3)
 {
     static const ping_pong rows[] = {
         {.wait = IN_FRONT, .signal = IN_THE_FIRST},
@@ -443,25 +415,21 @@ static void test_T3_ping_pong_has_its_wait_in_front_of_its_signal(void **state)
         {.wait = IN_THE_SECOND, .signal = BEHIND},
         {.wait = IN_THE_SECOND, .signal = IN_THE_FIRST},
     };
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         const ping_pong *p = &rows[i];
         bool held = p->signal < p->wait;
-        gpusync_point four, five;
         gpusync_submission submission = {0};
-        gpusync_ticket lower, consumer, higher;
+        gpusync_ticket higher;
         void *buffers[2] = {new_buffer(s->q[2]), NULL};
         void *low = marked(s, 0, 4);
-        void *waits;
         new_timelines(s);
-        four = at(s->t[0], 4);
-        five = at(s->t[0], 5);
+        gpusync_point four = at(s->t[0], 4);
+        gpusync_point five = at(s->t[0], 5);
         if (!p->committed) buffers[1] = new_buffer(s->q[2]);
-        lower = send_one(s->q[0], NULL, low, &four, 0);
-        waits = waiting(s->q[1], four);
+        gpusync_ticket lower = send_one(s->q[0], NULL, low, &four, 0);
+        void *waits = waiting(s->q[1], four);
         mark(s, waits, 40); /* a 5 that came too early would let it go */
-        consumer = commit(s->q[1], waits);
+        gpusync_ticket consumer = commit(s->q[1], waits);
         assert_true(is_sent(waits));
         if (p->wait == IN_THE_FIRST) encode_wait(s->q[2], buffers[0], four);
         if (p->wait == IN_THE_SECOND) encode_wait(s->q[2], buffers[1], four);
@@ -493,7 +461,6 @@ static void test_T3_ping_pong_has_its_wait_in_front_of_its_signal(void **state)
 static void open_a_lower_signal(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     stage *s = (stage *)user;
-    (void)object;
     if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
     softmetal_set_message_hook(NULL, NULL);
     signalling(s->q[2], at(s->t[1], 3));
@@ -501,9 +468,8 @@ static void open_a_lower_signal(void *user, softmetal_phase phase, void *object,
 
 /* The host's signal lets both go, the one with the lower value first. That one is held once more by its other timeline:
    the other one does not wait for it any longer. */
-static void test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none(void **state)
+on_stage_with(test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none, .queues = 3, .timelines = 3)
 {
-    stage *s = stage_of(state);
     void *low = waiting(s->q[0], at(s->t[2], 1)), *high = waiting(s->q[1], at(s->t[2], 1));
     encode_signal(s->q[0], low, at(s->t[0], 5));
     encode_signal(s->q[0], low, at(s->t[1], 5));
@@ -526,13 +492,12 @@ typedef enum trigger { BY_THE_END_BELOW, BY_A_VALUE, BY_A_TICKET, BY_A_DISCARD, 
 static void lowest_first(stage *s, const unsigned *order, bool higher_is_accepted_first, trigger by, uint32_t flags)
 {
     gpusync_point values[4];
-    gpusync_point go;
     gpusync_ticket tickets[4] = {0};
     void *buffers[4] = {NULL};
     void *open = NULL;
-    unsigned i, n;
+    unsigned i;
     new_timelines(s);
-    go = at(s->t[1], 1);
+    gpusync_point go = at(s->t[1], 1);
     for (i = 1; i < 4; i++) {
         values[i] = at(s->t[0], i);
         buffers[i] = marked(s, order[i - 1], i);
@@ -546,7 +511,7 @@ static void lowest_first(stage *s, const unsigned *order, bool higher_is_accepte
         tickets[1] = commit(s->q[order[0]], buffers[1]);
     }
     if (by == BY_A_TICKET) go = ticket_at(s->q[order[0]], tickets[1]);
-    for (n = 0; n < 2; n++) {
+    for (unsigned n = 0; n < 2; n++) {
         i = higher_is_accepted_first ? 3 - n : 2 + n;
         tickets[i] = send_one(s->q[order[i - 1]], by == BY_A_VALUE || by == BY_A_TICKET ? &go : NULL, buffers[i],
                               &values[i], flags);
@@ -563,24 +528,21 @@ static void lowest_first(stage *s, const unsigned *order, bool higher_is_accepte
     drop_timelines(s);
 }
 
-static void test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first(void **state)
+on_stage_with(test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first, .queues = 3)
 {
     static const unsigned orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    stage *s = stage_of(state);
-    unsigned i, by, kind;
-    for (by = 0; by < TRIGGERS; by++)
-        for (kind = 0; kind < LENGTH(kinds_of_work); kind++)
-            for (i = 0; i < 12; i++) lowest_first(s, orders[i / 2], i % 2, (trigger)by, kinds_of_work[kind]);
+    for (unsigned by = 0; by < TRIGGERS; by++)
+        for (unsigned kind = 0; kind < LENGTH(kinds_of_work); kind++)
+            for (unsigned i = 0; i < 12; i++) lowest_first(s, orders[i / 2], i % 2, (trigger)by, kinds_of_work[kind]);
 }
 
 /* Works 0, 1 and 2, on a queue each, which signal by[i][0] of one timeline and by[i][1] of the next one; one value of the
    host lets all go. order: in which they are accepted. */
 static void let_three_go(stage *s, const uint64_t by[3][2], const unsigned order[3], gpusync_ticket tickets[3])
 {
-    unsigned n;
-    for (n = 0; n < 4; n++)
+    for (unsigned n = 0; n < 4; n++)
         s->t[n] = new_timeline(s->device);
-    for (n = 0; n < 3; n++) {
+    for (unsigned n = 0; n < 3; n++) {
         unsigned i = order[n], next = (i + 1) % 3;
         gpusync_point signals[2] = {at(s->t[i], by[i][0]), at(s->t[next], by[i][1])};
         tickets[i] = SUBMIT(s->q[i], WAITS(at(s->t[3], 1)), BUFFERS(new_buffer(s->q[i])), .signals = signals,
@@ -588,7 +550,7 @@ static void let_three_go(stage *s, const uint64_t by[3][2], const unsigned order
     }
     signal_value(s->t[3], 1);
     finish_all(s);
-    for (n = 0; n < 4; n++) {
+    for (unsigned n = 0; n < 4; n++) {
         assert_ok(gpusync_timeline_destroy(s->t[n]));
         s->t[n] = NULL;
     }
@@ -598,10 +560,9 @@ static const unsigned orders_of_three[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, 
 
 /* Each has the lower value of a timeline on which the next one has the higher: none is the lowest everywhere. So one
    has to go first, and overtakes another one; but none waits for ever, and no call goes round in circles. */
-static void test_T3_lowest_values_in_a_circle(void **state)
+on_all_kinds_with(test_T3_lowest_values_in_a_circle, .queues = 3)
 {
     static const uint64_t circles[2][3][2] = {{{1, 2}, {1, 2}, {1, 2}}, {{2, 1}, {2, 1}, {2, 1}}};
-    stage *s = stage_of(state);
     for (unsigned k = 0; k < 12; k++) {
         gpusync_ticket tickets[3];
         unsigned good = 0;
@@ -616,15 +577,13 @@ static void test_T3_lowest_values_in_a_circle(void **state)
 }
 
 /* On one queue the front of the queue decides, and not the value. */
-static void test_T3_on_one_queue_the_ticket_in_front_goes_first(void **state)
+on_both_kinds_with(test_T3_on_one_queue_the_ticket_in_front_goes_first, .timelines = 2)
 {
-    stage *s = stage_of(state);
-    gpusync_ticket first, second;
     void *buffers[2] = {waiting(s->q[0], at(s->t[1], 1)), waiting(s->q[0], at(s->t[1], 1))};
     encode_signal(s->q[0], buffers[0], at(s->t[0], 5));
     encode_signal(s->q[0], buffers[1], at(s->t[0], 3));
-    first = commit(s->q[0], buffers[0]);
-    second = commit(s->q[0], buffers[1]);
+    gpusync_ticket first = commit(s->q[0], buffers[0]);
+    gpusync_ticket second = commit(s->q[0], buffers[1]);
     signal_value(s->t[1], 1);
     assert_true(is_sent(buffers[0]));
     finish_all(s);
@@ -662,23 +621,19 @@ static void renew_queue(stage *s, unsigned i)
     s->metal[i] = metal_retain(gpusync_queue_metal(s->q[i]));
 }
 
-static void test_R4_a_lower_signal_in_an_open_buffer_of_another_queue_holds_work_until_its_end(void **state)
+on_stage_with(test_R4_a_lower_signal_in_an_open_buffer_of_another_queue_holds_work_until_its_end, .queues = 2)
 {
-    stage *s = stage_of(state);
-    unsigned end, kind;
-    for (end = 0; end < OPEN_ENDS; end++) {
-        for (kind = 0; kind < LENGTH(kinds_of_work); kind++) {
+    for (unsigned end = 0; end < OPEN_ENDS; end++) {
+        for (unsigned kind = 0; kind < LENGTH(kinds_of_work); kind++) {
             void *buffer = new_buffer(s->q[0]);
             void *open = new_buffer(s->q[1]);
-            gpusync_point five;
-            gpusync_ticket lower, higher;
             new_timelines(s);
             if (end == COMMITTED_AND_HELD) encode_wait(s->q[1], open, at(s->t[1], 1));
             encode_signal(s->q[1], open, at(s->t[0], 3));
-            five = at(s->t[0], 5);
-            higher = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
+            gpusync_point five = at(s->t[0], 5);
+            gpusync_ticket higher = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
             assert_false(is_sent(buffer));
-            lower = end_open_buffer(s, (open_end)end, open);
+            gpusync_ticket lower = end_open_buffer(s, (open_end)end, open);
             assert_int_equal(is_sent(buffer), end != COMMITTED); /* sent and not reached, it holds the work on */
             if (end == COMMITTED) assert_true(finish_next(s->q[1]));
             assert_true(is_sent(buffer));
@@ -698,21 +653,16 @@ typedef enum too_late { ON_ONE_QUEUE_WITH_IT, EQUAL, REACHED_BY_THE_HOST, TOO_LA
 
 /* On one queue the higher value goes, an equal one is not lower (K8), and what the host has reached cannot be signalled
    any more. */
-static void test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_refused(void **state)
+on_stage_with(test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_refused, .queues = 2)
 {
-    stage *s = stage_of(state);
-    unsigned why, kind;
-    for (why = 0; why < TOO_LATES; why++) {
-        for (kind = 0; kind < LENGTH(kinds_of_work); kind++) {
+    for (unsigned why = 0; why < TOO_LATES; why++) {
+        for (unsigned kind = 0; kind < LENGTH(kinds_of_work); kind++) {
             unsigned queue = why == ON_ONE_QUEUE_WITH_IT ? 0 : 1;
             void *buffer = new_buffer(s->q[0]);
-            gpusync_point five;
-            gpusync_ticket ticket;
-            void *open;
             new_timelines(s);
-            open = signalling(s->q[queue], at(s->t[0], why == EQUAL ? 5 : 3));
-            five = at(s->t[0], 5);
-            ticket = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
+            void *open = signalling(s->q[queue], at(s->t[0], why == EQUAL ? 5 : 3));
+            gpusync_point five = at(s->t[0], 5);
+            gpusync_ticket ticket = send_one(s->q[0], NULL, buffer, &five, kinds_of_work[kind]);
             assert_int_equal(is_sent(buffer), why != REACHED_BY_THE_HOST);
             if (why == REACHED_BY_THE_HOST) signal_value(s->t[0], 4);
             assert_true(is_sent(buffer));
@@ -727,9 +677,8 @@ static void test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_refu
 }
 
 /* Only the lower one of an open buffer counts; a refused commit leaves the buffer open. */
-static void test_R4_a_refused_commit_leaves_the_signal_open(void **state)
+on_stage_with(test_R4_a_refused_commit_leaves_the_signal_open, .queues = 2, .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *open = waiting(s->q[1], at(s->t[1], 1));
     void *held = signalling(s->q[0], at(s->t[0], 8));
     encode_signal(s->q[1], open, at(s->t[0], 5));
@@ -747,24 +696,22 @@ static void test_R4_a_refused_commit_leaves_the_signal_open(void **state)
 /* -- R9: overtaken ------------------------------------------------------------------------------------------------ */
 
 /* What waits for the value itself goes with the higher one. */
-static void test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines(void **state)
+on_all_kinds_with(test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines, .queues = 3,
+                  .timelines = 3)
 {
-    stage *s = stage_of(state);
     void *buffer = waiting(s->q[0], at(s->t[2], 1));
     void *consumer = waiting(s->q[2], at(s->t[0], 10));
-    gpusync_ticket overtaken, follower, ticket;
-    gpusync_error error;
     uint64_t value = 99;
     encode_signal(s->q[0], buffer, at(s->t[0], 10));
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
-    overtaken = commit(s->q[0], buffer);
-    ticket = SUBMIT(s->q[2], BUFFERS(consumer), .flags = UNORDERED);
-    follower = commit(s->q[2], waiting(s->q[2], at(s->t[1], 1)));
+    gpusync_ticket overtaken = commit(s->q[0], buffer);
+    gpusync_ticket ticket = SUBMIT(s->q[2], BUFFERS(consumer), .flags = UNORDERED);
+    gpusync_ticket follower = commit(s->q[2], waiting(s->q[2], at(s->t[1], 1)));
     assert_false(is_sent(consumer));
     commit(s->q[1], signalling(s->q[1], at(s->t[0], 20)));
     assert_true(is_sent(consumer));
     assert_result(gpusync_poll(s->q[0], overtaken, NULL), GPUSYNC_ERROR_NOT_RISING);
-    error = failure_at(s->q[0], 0);
+    gpusync_error error = failure_at(s->q[0], 0);
     assert_int_equal(error.result, GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(error.ticket, overtaken);
     assert_false(error.inherited);
@@ -782,20 +729,16 @@ static void test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_time
 typedef enum overtaker { ENCODED_FIRST, ENCODED_SECOND, THE_HOST, OVERTAKERS } overtaker;
 
 /* Of work, whichever of both was encoded first, and of the host. */
-static void test_R9_an_equal_value_overtakes_as_well(void **state)
+on_all_kinds_with(test_R9_an_equal_value_overtakes_as_well, .queues = 2)
 {
-    stage *s = stage_of(state);
-    unsigned by;
-    for (by = 0; by < OVERTAKERS; by++) {
+    for (unsigned by = 0; by < OVERTAKERS; by++) {
         void *sent = by == THE_HOST ? NULL : new_buffer(s->q[1]);
-        void *held;
-        gpusync_ticket ticket;
         new_timelines(s);
-        held = waiting(s->q[0], at(s->t[1], 1));
+        void *held = waiting(s->q[0], at(s->t[1], 1));
         if (by == ENCODED_FIRST) encode_signal(s->q[1], sent, at(s->t[0], 5));
         encode_signal(s->q[0], held, at(s->t[0], 5));
         if (by == ENCODED_SECOND) encode_signal(s->q[1], sent, at(s->t[0], 5));
-        ticket = commit(s->q[0], held);
+        gpusync_ticket ticket = commit(s->q[0], held);
         if (by == THE_HOST) signal_value(s->t[0], 5);
         else commit(s->q[1], sent);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_NOT_RISING);
@@ -823,20 +766,17 @@ static void end_held(stage *s, held_end end)
 }
 
 /* The work waits for t[1], for t[3], which never comes, and for a ticket that never ends; it signals t[0] and t[2]. */
-static void test_R8_work_that_never_ran_waits_for_nothing_any_more(void **state)
+on_all_kinds_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queues = 3)
 {
-    stage *s = stage_of(state);
-    unsigned round;
-    for (round = 0; round < 2 * HELD_ENDS; round++) {
+    for (unsigned round = 0; round < 2 * HELD_ENDS; round++) {
         bool unordered = round & 1;
         void *runs = new_buffer(s->q[0]);
         void *held = new_buffer(s->q[0]);
-        gpusync_ticket first, ticket, never;
+        gpusync_ticket ticket;
         uint64_t value;
-        unsigned i;
-        for (i = 0; i < 4; i++) s->t[i] = new_timeline(s->device);
-        first = commit(s->q[0], runs);
-        never = commit(s->q[2], waiting(s->q[2], at(s->t[3], 1)));
+        for (unsigned i = 0; i < 4; i++) s->t[i] = new_timeline(s->device);
+        gpusync_ticket first = commit(s->q[0], runs);
+        gpusync_ticket never = commit(s->q[2], waiting(s->q[2], at(s->t[3], 1)));
         ticket = SUBMIT(s->q[0], WAITS(at(s->t[1], 1), at(s->t[3], 1), ticket_at(s->q[2], never)), BUFFERS(held),
                         SIGNALS(at(s->t[0], 1), at(s->t[2], 1)), .flags = unordered ? UNORDERED : 0);
         end_held(s, (held_end)(round / 2));
@@ -855,22 +795,21 @@ static void test_R8_work_that_never_ran_waits_for_nothing_any_more(void **state)
         if (round / 2 == OVERTAKEN) assert_int_equal(value_of(s->t[2]), 2);
         else assert_failed(s->t[2], held_results[round / 2]);
         assert_ok(gpusync_queue_cancel_held(s->q[2]));
-        for (i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+        for (unsigned i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
         memset(s->t, 0, sizeof s->t);
     }
 }
 
 /* Until its turn comes the signals of cancelled work count as held ones: they hold nothing, and may be overtaken. */
-static void test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline(void **state)
+on_all_kinds_with(test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline, .queues = 2,
+                  .timelines = 3)
 {
-    stage *s = stage_of(state);
     void *held = waiting(s->q[0], at(s->t[1], 1));
     void *higher = signalling(s->q[1], at(s->t[0], 6));
-    gpusync_ticket ticket;
     commit_new(s->q[0]);
     encode_signal(s->q[0], held, at(s->t[0], 5));
     encode_signal(s->q[0], held, at(s->t[2], 1));
-    ticket = commit(s->q[0], held);
+    gpusync_ticket ticket = commit(s->q[0], held);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     commit(s->q[1], higher);
     assert_true(is_sent(higher));
@@ -881,14 +820,13 @@ static void test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fa
 }
 
 /* K2: what the watchdog has killed does not wait for its value any more. */
-static void test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_comes(void **state)
+on_both_kinds_with(test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_comes, .timelines = 2,
+                   .timeline.signalled_by_others = true)
 {
-    stage *s = stage_of(state);
     void *buffer = waiting(s->q[0], at(s->t[0], 7));
-    gpusync_ticket killed, behind;
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
-    killed = commit(s->q[0], buffer);
-    behind = commit_new(s->q[0]);
+    gpusync_ticket killed = commit(s->q[0], buffer);
+    gpusync_ticket behind = commit_new(s->q[0]);
     assert_true(is_sent(buffer));
     metal_retain(buffer);
     softmetal_time_out(buffer);
@@ -907,9 +845,8 @@ static void test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_co
 
 /* -- cancel ------------------------------------------------------------------------------------------------------- */
 
-static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
+on_all_kinds_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 3, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     gpusync_ticket sent = commit_new(s->q[0]);
     gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
@@ -917,7 +854,6 @@ static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
     gpusync_ticket alone = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), .flags = UNORDERED);
     gpusync_ticket other = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1)));
     gpusync_ticket waits_for_ticket = commit(s->q[2], waiting(s->q[2], ticket_at(s->q[0], behind)));
-    gpusync_error error;
     note notes[2] = {0};
     on_done(ticket_at(s->q[0], held), &notes[0]);
     on_done(ticket_at(s->q[0], behind), &notes[1]);
@@ -933,7 +869,7 @@ static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
     assert_in_order(notes, 2);
     assert_result(gpusync_poll(s->q[2], waits_for_ticket, NULL), GPUSYNC_ERROR_CANCELLED);
     assert_int_equal(failures_of(s->q[0]), 3);
-    error = failure_at(s->q[0], 1);
+    gpusync_error error = failure_at(s->q[0], 1);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
     assert_int_equal(error.ticket, held);
     assert_false(error.ran);
@@ -951,13 +887,11 @@ static void test_R8_cancel_ends_all_held_work_and_nothing_else(void **state)
     assert_result(gpusync_queue_cancel_held(NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
 }
 
-static void test_R8_a_failure_from_before_the_cancel_stays(void **state)
+on_both_kinds_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_error reason = {0};
-    gpusync_ticket held;
     commit_new(s->q[0]);
-    held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
+    gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     reason.result = GPUSYNC_ERROR_COMPILE;
     assert_ok(gpusync_timeline_fail(s->t[0], &reason));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
@@ -983,14 +917,10 @@ static gpusync_result farewell_result;
 
 static void handle_nothing(farewell_block *self, void *buffer)
 {
-    (void)self;
-    (void)buffer;
 }
 
 static void keep_nothing(void *to, const void *from)
 {
-    (void)to;
-    (void)from;
 }
 
 static void say_farewell(const void *block)
@@ -1010,17 +940,14 @@ static const struct {
 typedef enum buffer_end { ENDS, DROPPED, OF_CANCELLED_WORK, OF_FAILED_WORK, OF_OVERTAKEN_WORK, BUFFER_ENDS } buffer_end;
 
 /* A14: the last reference is gpusync's, and goes where no lock is held. */
-static void test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync(void **state)
+on_stage_with(test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync, .queues = 2)
 {
-    stage *s = stage_of(state);
-    unsigned end;
     farewells = 0;
     s->t[3] = new_timeline(s->device);
-    for (end = 0; end < BUFFER_ENDS; end++) {
+    for (unsigned end = 0; end < BUFFER_ENDS; end++) {
         farewell_block block = {_NSConcreteStackBlock, 1 << 25 | 1 << 30, 0, handle_nothing, &farewell_descriptor, s};
         void *buffer = new_buffer(s->q[0]);
-        unsigned i;
-        for (i = 0; i < 3; i++) s->t[i] = new_timeline(s->device);
+        for (unsigned i = 0; i < 3; i++) s->t[i] = new_timeline(s->device);
         metal_add_completed_handler(buffer, &block);
         farewell_result = GPUSYNC_NOT_READY;
         if (end == ENDS) {
@@ -1036,26 +963,23 @@ static void test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync(void *
         assert_ok(farewell_result);
         finish_all(s);
         assert_int_equal(value_of(s->t[3]), end + 1);
-        for (i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
+        for (unsigned i = 0; i < 3; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
     }
     s->t[0] = s->t[1] = s->t[2] = NULL;
 }
 
 /* -- R7: tickets as points ---------------------------------------------------------------------------------------- */
 
-static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(void **state)
+on_all_kinds_with(test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended, .queues = 2)
 {
-    stage *s = stage_of(state);
-    unsigned kind, from, encoded;
-    for (kind = 0; kind < LENGTH(kinds_of_work); kind++) {
-        for (from = 0; from < 2; from++) {
-            for (encoded = 0; encoded < 2; encoded++) {
+    for (unsigned kind = 0; kind < LENGTH(kinds_of_work); kind++) {
+        for (unsigned from = 0; from < 2; from++) {
+            for (unsigned encoded = 0; encoded < 2; encoded++) {
                 gpusync_ticket awaited = commit_new(s->q[from]);
                 gpusync_point point = ticket_at(s->q[from], awaited);
                 void *buffer = new_buffer(s->q[0]);
-                gpusync_ticket ticket;
                 if (encoded) encode_wait(s->q[0], buffer, point);
-                ticket = send_one(s->q[0], encoded ? NULL : &point, buffer, NULL, kinds_of_work[kind]);
+                gpusync_ticket ticket = send_one(s->q[0], encoded ? NULL : &point, buffer, NULL, kinds_of_work[kind]);
                 assert_false(is_sent(buffer));
                 assert_true(finish_next(s->q[from]));
                 assert_true(is_sent(buffer));
@@ -1072,41 +996,35 @@ static void test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended(vo
 }
 
 /* As a wait of the host does (T1): the ticket itself may have ended on the GPU. That of UNORDERED work ends alone. */
-static void test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it(void **state)
+on_all_kinds_with(test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it, .queues = 3)
 {
-    stage *s = stage_of(state);
-    unsigned unordered;
-    for (unordered = 0; unordered < 2; unordered++) {
+    for (unsigned unordered = 0; unordered < 2; unordered++) {
         void *before = new_buffer(s->q[1]);
         void *awaited = new_buffer(s->q[1]);
         void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[2])};
-        gpusync_point point;
-        unsigned i;
         commit(s->q[1], before);
-        point = ticket_at(s->q[1], SUBMIT(s->q[1], BUFFERS(awaited), .flags = unordered ? UNORDERED : 0));
+        gpusync_point point = ticket_at(s->q[1], SUBMIT(s->q[1], BUFFERS(awaited), .flags = unordered ? UNORDERED : 0));
         send_one(s->q[0], &point, buffers[0], NULL, 0);
         softmetal_finish(awaited);
         send_one(s->q[2], &point, buffers[1], NULL, 0); /* later */
-        for (i = 0; i < 2; i++) assert_int_equal(is_sent(buffers[i]), unordered);
+        for (unsigned i = 0; i < 2; i++) assert_int_equal(is_sent(buffers[i]), unordered);
         softmetal_finish(before);
-        for (i = 0; i < 2; i++) assert_true(is_sent(buffers[i]));
+        for (unsigned i = 0; i < 2; i++) assert_true(is_sent(buffers[i]));
         finish_all(s);
     }
 }
 
 /* In either direction on one queue: the wait counts though both flags let the one pass the other. */
-static void test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets(void **state)
+on_both_kinds_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffers[4];
     gpusync_ticket tickets[4];
-    unsigned i;
-    for (i = 0; i < 4; i++) buffers[i] = marked(s, 0, i);
+    for (unsigned i = 0; i < 4; i++) buffers[i] = marked(s, 0, i);
     tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), .flags = UNORDERED);
     tickets[1] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[0])), BUFFERS(buffers[1]));
     tickets[2] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[1])), BUFFERS(buffers[2]), .flags = UNORDERED);
     tickets[3] = SUBMIT(s->q[0], BUFFERS(buffers[3]));
-    for (i = 0; i < 4; i++) assert_false(is_sent(buffers[i]));
+    for (unsigned i = 0; i < 4; i++) assert_false(is_sent(buffers[i]));
     signal_value(s->t[0], 1);
     assert_true(is_sent(buffers[0]));
     assert_false(is_sent(buffers[1]));
@@ -1118,23 +1036,21 @@ static void test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_
     assert_true(is_sent(buffers[3]));
     assert_false(is_sent(buffers[2]));
     finish_all(s);
-    for (i = 0; i < 4; i++) assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
+    for (unsigned i = 0; i < 4; i++) assert_ok(gpusync_poll(s->q[0], tickets[i], NULL));
     assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
 }
 
 /* The ticket was well as the work was sent: what comes later changes nothing, though no record is left. */
-static void test_R7_work_that_was_sent_keeps_the_result_of_its_wait(void **state)
+on_all_kinds_with(test_R7_work_that_was_sent_keeps_the_result_of_its_wait, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_ticket good = commit_new(s->q[1]), ticket;
     void *buffer = new_buffer(s->q[0]);
-    unsigned i;
     encode_wait(s->q[0], buffer, ticket_at(s->q[1], good));
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     ticket = commit(s->q[0], buffer);
     finish_next(s->q[1]);
     assert_true(is_sent(buffer));
-    for (i = 0; i < 400; i++) {
+    for (unsigned i = 0; i < 400; i++) {
         commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
         finish_next(s->q[1]);
     }
@@ -1144,17 +1060,15 @@ static void test_R7_work_that_was_sent_keeps_the_result_of_its_wait(void **state
     assert_int_equal(value_of(s->t[0]), 1);
 }
 
-static void test_R7_a_ticket_outlives_its_queue_in_an_open_buffer(void **state)
+on_stage_with(test_R7_a_ticket_outlives_its_queue_in_an_open_buffer, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
     gpusync_ticket good = commit_new(s->q[1]);
     gpusync_ticket held = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1)));
-    gpusync_ticket ticket;
     encode_wait(s->q[0], buffers[0], ticket_at(s->q[1], good));
     encode_wait(s->q[0], buffers[1], ticket_at(s->q[1], held));
     encode_wait(s->q[0], buffers[2], ticket_at(s->q[1], held));
-    ticket = commit(s->q[0], buffers[2]);
+    gpusync_ticket ticket = commit(s->q[0], buffers[2]);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
     finish_all(s);
     assert_ok(gpusync_queue_destroy(s->q[1]));
@@ -1189,17 +1103,14 @@ typedef enum obstacle {
     OBSTACLES
 } obstacle;
 
-static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(void **state)
+on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, .queues = 2)
 {
-    stage *s = stage_of(state);
-    unsigned what;
-    for (what = 0; what < OBSTACLES; what++) {
+    for (unsigned what = 0; what < OBSTACLES; what++) {
         bool behind = what == A_WAIT_BEHIND_ONE_THAT_FAILED;
         bool fails = behind || what == A_WAIT_BEFORE_ONE_THAT_FAILED;
         gpusync_timeline *failed = new_timeline(s->device);
         void *buffer = new_buffer(s->q[0]);
         void *open = NULL;
-        gpusync_ticket ticket;
         new_timelines(s);
         if (what == HELD_WORK) commit(s->q[0], waiting(s->q[0], at(s->t[1], 1)));
         if (what == A_SENT_SIGNAL) commit(s->q[1], signalling(s->q[1], at(s->t[0], 3)));
@@ -1214,7 +1125,7 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
         if (what <= HELD_WORK) signal_value(s->t[1], 1);
         if (open) assert_ok(gpusync_command_buffer_discard(s->q[1], open));
         while (finish_next(s->q[1])) {}
-        ticket = commit(s->q[0], buffer);
+        gpusync_ticket ticket = commit(s->q[0], buffer);
         assert_true(is_sent(buffer));
         finish_all(s);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
@@ -1225,25 +1136,22 @@ static void test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused(voi
 }
 
 /* It goes to Metal, for its place is taken, and the GPU would signal 5 where 3 is not reached. */
-static void test_R5_an_enqueued_buffer_whose_wait_has_failed_keeps_the_order_of_values(void **state)
+on_stage_with(test_R5_an_enqueued_buffer_whose_wait_has_failed_keeps_the_order_of_values, .queues = 3, .timelines = 2)
 {
-    stage *s = stage_of(state);
-    gpusync_ticket consumer, ticket;
     void *buffer = new_buffer(s->q[0]);
     void *low = marked(s, 1, 3);
-    void *waits;
     encode_signal(s->q[1], low, at(s->t[0], 3));
     commit(s->q[1], low);
-    waits = waiting(s->q[2], at(s->t[0], 3));
+    void *waits = waiting(s->q[2], at(s->t[0], 3));
     mark(s, waits, 30);
-    consumer = commit(s->q[2], waits);
+    gpusync_ticket consumer = commit(s->q[2], waits);
     encode_wait(s->q[0], buffer, at(s->t[1], 1));
     encode_signal(s->q[0], buffer, at(s->t[0], 5));
     metal_enqueue(buffer);
     assert_ok(gpusync_timeline_fail(s->t[1], NULL));
     assert_enqueued(s->q[0], buffer);
     assert_true(finish_next(s->q[1]));
-    ticket = commit(s->q[0], buffer);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
     assert_true(is_sent(buffer));
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -1253,9 +1161,9 @@ static void test_R5_an_enqueued_buffer_whose_wait_has_failed_keeps_the_order_of_
 }
 
 /* A buffer that was enqueued stands in front of work with a lower ticket. The GPU would signal 5 before 4. */
-static void test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_it_is_refused(void **state)
+on_stage_with(test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_it_is_refused, .queues = 2,
+              .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = metal_retain(new_buffer(s->q[0]));
     void *behind = signalling(s->q[0], at(s->t[0], 4));
     void *waits = waiting(s->q[1], at(s->t[0], 4));
@@ -1276,9 +1184,8 @@ static void test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_i
 
 /* It was judged, and listed where that may change; refused, it is listed nowhere. Its program gives it up, and the next
    buffer gets its memory: the value must not find there what waits for it. */
-static void test_R5_a_refused_enqueued_buffer_is_listed_nowhere(void **state)
+on_stage_with(test_R5_a_refused_enqueued_buffer_is_listed_nowhere, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *lower = signalling(s->q[0], at(s->t[0], 1));
     void *buffer = metal_retain(signalling(s->q[1], at(s->t[0], 2)));
     commit(s->q[0], lower);
@@ -1293,17 +1200,15 @@ static void test_R5_a_refused_enqueued_buffer_is_listed_nowhere(void **state)
 }
 
 /* The GPU would wait for what stands behind the buffer in its queue. */
-static void test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused(void **state)
+on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
-    gpusync_ticket ticket;
     metal_enqueue(buffer);
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
     encode_wait(s->q[0], buffer, at(s->t[0], 4));
     assert_enqueued(s->q[0], buffer);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL)); /* nothing waits for the value any more */
-    ticket = commit(s->q[0], buffer);
+    gpusync_ticket ticket = commit(s->q[0], buffer);
     assert_true(is_sent(buffer));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
@@ -1311,9 +1216,8 @@ static void test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refus
 }
 
 /* The ticket that it waits for has failed: its place in Metal's queue is taken, so it goes, and fails as that did. */
-static void test_R5_R7_an_enqueued_buffer_whose_ticket_has_failed_goes_and_fails(void **state)
+on_stage_with(test_R5_R7_an_enqueued_buffer_whose_ticket_has_failed_goes_and_fails, .queues = 2)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
     encode_wait(s->q[0], buffer, ticket_at(s->q[1], ticket));
@@ -1328,16 +1232,14 @@ static void test_R5_R7_an_enqueued_buffer_whose_ticket_has_failed_goes_and_fails
 }
 
 /* So is one behind it, and each buffer of a submission. */
-static void test_R5_a_held_buffer_is_committed_already(void **state)
+on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *foreign[2] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
     void *buffers[4] = {waiting(s->q[0], at(s->t[0], 1)), foreign[0], new_buffer(s->q[0]), foreign[1]};
-    unsigned i;
     commit(s->q[0], buffers[0]);
     commit(s->q[0], buffers[1]);
     SUBMIT(s->q[0], BUFFERS(buffers[2], buffers[3]));
-    for (i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         assert_false(is_sent(buffers[i]));
         assert_result(gpusync_commit(s->q[0], buffers[i], NULL), GPUSYNC_ERROR_ALREADY_COMMITTED);
         assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(buffers[i])), GPUSYNC_ERROR_ALREADY_COMMITTED);
@@ -1348,24 +1250,23 @@ static void test_R5_a_held_buffer_is_committed_already(void **state)
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
-    for (i = 0; i < 2; i++) metal_release(foreign[i]);
+    for (unsigned i = 0; i < 2; i++) metal_release(foreign[i]);
 }
 
 /* -- R1: a ticket whose place among the last ones a newer one has taken ------------------------------------------- */
 
 /* The GPU is through with it; it ends for the host when other code's value is believed. Then 256 newer ones end. */
-static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended(void **state)
+on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2, .timelines = 1,
+                  .timeline.signalled_by_others = true)
 {
-    stage *s = stage_of(state);
     gpusync_times times, before;
     uint64_t base = 0;
     gpusync_ticket ticket;
-    int i;
     commit(s->q[1], signalling(s->q[1], at(s->t[0], 5)));
     ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
     metal_event_signal(gpusync_timeline_metal(s->t[0], &base), 7);
     while (finish_next(s->q[0])) {}
-    for (i = 0; i < 260; i++) {
+    for (int i = 0; i < 260; i++) {
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
         commit_new(s->q[0]);
         finish_next(s->q[0]);
@@ -1381,15 +1282,13 @@ static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_end
     assert_true(times.gpu_end_s > 0 && times.gpu_end_s == before.gpu_end_s);
 }
 
-static void test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_ended(void **state)
+on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_ended, .timelines = 1,
+                  .queue.max_command_buffer_count = 1000)
 {
-    stage *s = stage_of(state);
-    gpusync_ticket held, ticket;
-    int i;
-    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
     finish_next(s->q[0]);
-    for (i = 0; i < 260; i++) {
+    for (int i = 0; i < 260; i++) {
         assert_ok(gpusync_poll(s->q[0], ticket, NULL));
         SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
         finish_next(s->q[0]);
@@ -1412,8 +1311,7 @@ typedef enum chain_end { RUNS, FAILS, IS_CANCELLED, CHAIN_ENDS } chain_end;
 /* 700 pieces of work, each of which waits for the one before it, the first one for t[1]. */
 static void hold_chain(stage *s, chain_of kind, gpusync_ticket *tickets)
 {
-    uint64_t i;
-    for (i = 0; i < CHAIN; i++) {
+    for (uint64_t i = 0; i < CHAIN; i++) {
         unsigned queue = kind == ON_ONE_QUEUE ? 0 : (unsigned)(i % 2);
         gpusync_point wait = i == 0 ? at(s->t[1], 1) : at(s->t[0], i);
         gpusync_point signal = at(s->t[0], i + 1);
@@ -1423,16 +1321,14 @@ static void hold_chain(stage *s, chain_of kind, gpusync_ticket *tickets)
     }
 }
 
-static void test_S6_a_chain_of_700_goes_and_fails_with_its_first_link(void **state)
+on_all_kinds_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .real = true, .queues = 2,
+                  .queue.max_command_buffer_count = 4 * CHAIN, .queue.error_log_count = 4 * CHAIN)
 {
     static const gpusync_result results[] = {GPUSYNC_OK, GPUSYNC_ERROR_COMPILE, GPUSYNC_ERROR_CANCELLED};
-    stage *s = stage_of(state);
-    unsigned kind, end;
-    for (kind = 0; kind < CHAINS; kind++) {
-        for (end = 0; end < CHAIN_ENDS; end++) {
+    for (unsigned kind = 0; kind < CHAINS; kind++) {
+        for (unsigned end = 0; end < CHAIN_ENDS; end++) {
             gpusync_ticket tickets[CHAIN];
             gpusync_error reason = {0};
-            unsigned i;
             new_timelines(s);
             hold_chain(s, (chain_of)kind, tickets);
             assert_int_equal(gpusync_in_flight(s->q[0]) + gpusync_in_flight(s->q[1]), CHAIN);
@@ -1442,21 +1338,20 @@ static void test_S6_a_chain_of_700_goes_and_fails_with_its_first_link(void **sta
             if (end == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
             assert_result(gpusync_device_wait(s->device, SECONDS(60), NULL), results[end]);
             settle(s);
-            for (i = 0; i < CHAIN; i++) {
+            for (unsigned i = 0; i < CHAIN; i++) {
                 gpusync_queue *queue = s->q[kind == ON_ONE_QUEUE ? 0 : i % 2];
                 assert_result(gpusync_poll(queue, tickets[i], NULL), results[end]);
             }
             assert_int_equal(marks(), end == RUNS ? CHAIN : 0);
-            for (i = 0; i < marks(); i++) assert_int_equal(mark_at(i), i);
+            for (unsigned i = 0; i < marks(); i++) assert_int_equal(mark_at(i), i);
             drop_timelines(s);
         }
     }
 }
 
 /* Nor does the GPU get a wait that never ends, however often the commit is tried. */
-static void test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_is_refused(void **state)
+on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_is_refused, .queues = 2, .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *enqueued = foreign_buffer(s->q[0]);
     void *event = metal_retain(gpusync_timeline_metal(s->t[0], NULL));
     metal_enqueue(enqueued);
@@ -1474,68 +1369,4 @@ static void test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_is
     finish_all(s);
     metal_release(event);
     metal_release(enqueued);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_is_refused, .queues = 2,
-                      .timelines = 2),
-        on_all_kinds_with(test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal, .queues = 2),
-        on_both_kinds_with(test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_submission, .timelines = 4),
-        on_all_kinds_with(test_S6_nothing_is_encoded_for_what_has_come, .queues = 2, .timelines = 1),
-        on_all_kinds_with(test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host_sync_work_does_not,
-                          .queues = 2, .timelines = 1, .timeline.signalled_by_others = true),
-        on_both_kinds_with(test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_the_order_of_tickets,
-                           .timelines = 1),
-        on_both_kinds_with(test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered_or_is_cancelled,
-                           .timelines = 2),
-        on_both_kinds_with(test_R1_held_unordered_work_holds_up_nothing_of_its_queue, .timelines = 2),
-        on_both_kinds_with(test_R1_unordered_work_passes_held_work_and_is_told_alone, .timelines = 1),
-        on_stage_with(test_T3_a_signal_above_one_that_is_sent, .queues = 2),
-        on_all_kinds_with(test_T3_a_signal_above_one_that_is_held, .queues = 2),
-        on_all_kinds_with(test_T3_a_wait_for_a_higher_value_is_ping_pong_too, .queues = 3, .timelines = 1),
-        on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3),
-        on_stage_with(test_T3_work_that_was_about_to_go_and_is_held_again_holds_up_none, .queues = 3, .timelines = 3),
-        on_stage_with(test_T3_of_held_signals_that_could_go_the_lowest_goes_first_whatever_queue_comes_first,
-                      .queues = 3),
-        on_all_kinds_with(test_T3_lowest_values_in_a_circle, .queues = 3),
-        on_both_kinds_with(test_T3_on_one_queue_the_ticket_in_front_goes_first, .timelines = 2),
-        on_stage_with(test_R4_a_lower_signal_in_an_open_buffer_of_another_queue_holds_work_until_its_end, .queues = 2),
-        on_stage_with(test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_refused, .queues = 2),
-        on_stage_with(test_R4_a_refused_commit_leaves_the_signal_open, .queues = 2, .timelines = 2),
-        on_all_kinds_with(test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines, .queues = 3,
-                          .timelines = 3),
-        on_all_kinds_with(test_R9_an_equal_value_overtakes_as_well, .queues = 2),
-        on_all_kinds_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queues = 3),
-        on_all_kinds_with(test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline,
-                          .queues = 2, .timelines = 3),
-        on_both_kinds_with(test_R8_work_that_the_watchdog_killed_ends_though_its_value_never_comes, .timelines = 2,
-                           .timeline.signalled_by_others = true),
-        on_all_kinds_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 3, .timelines = 1),
-        on_both_kinds_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1),
-        on_stage_with(test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync, .queues = 2),
-        on_all_kinds_with(test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_ended, .queues = 2),
-        on_all_kinds_with(test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it, .queues = 3),
-        on_both_kinds_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each_other_s_tickets,
-                           .timelines = 1),
-        on_all_kinds_with(test_R7_work_that_was_sent_keeps_the_result_of_its_wait, .queues = 2, .timelines = 1),
-        on_stage_with(test_R7_a_ticket_outlives_its_queue_in_an_open_buffer, .queues = 2, .timelines = 1),
-        on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, .queues = 2),
-        on_stage_with(test_R5_an_enqueued_buffer_whose_wait_has_failed_keeps_the_order_of_values, .queues = 3,
-                      .timelines = 2),
-        on_stage_with(test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind_it_is_refused, .queues = 2,
-                      .timelines = 1),
-        on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_work_behind_it_is_refused, .timelines = 1),
-        on_stage_with(test_R5_a_refused_enqueued_buffer_is_listed_nowhere, .queues = 2, .timelines = 1),
-        on_stage_with(test_R5_R7_an_enqueued_buffer_whose_ticket_has_failed_goes_and_fails, .queues = 2),
-        on_stage_with(test_R5_a_held_buffer_is_committed_already, .timelines = 1),
-        on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_not_ended, .queues = 2,
-                          .timelines = 1, .timeline.signalled_by_others = true),
-        on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_ended, .timelines = 1,
-                          .queue.max_command_buffer_count = 1000),
-        on_all_kinds_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .real = true, .queues = 2,
-                          .queue.max_command_buffer_count = 4 * CHAIN, .queue.error_log_count = 4 * CHAIN),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,15 @@
 
 /* -- memory -------------------------------------------------------------------------------------------------------- */
 
-static void test_memory_is_counted_and_refused_on_demand(void **state)
+without_stage(test_memory_is_counted_and_refused_on_demand)
 {
     kit_counts before = kit_now();
-    void *first;
-    void *second;
-    (void)state;
-    first = kit_malloc(10);
+    void *first = kit_malloc(10);
     assert_non_null(first);
     assert_int_equal(kit_now().blocks, before.blocks + 1);
     assert_int_equal(kit_now().bytes, before.bytes + 10);
     memory_fail(2, false);
-    second = kit_malloc(1);
+    void *second = kit_malloc(1);
     assert_non_null(second);
     assert_null(kit_malloc(1));
     assert_int_equal(kit_now().refusals, before.refusals + 1);
@@ -33,9 +30,8 @@ static void test_memory_is_counted_and_refused_on_demand(void **state)
     assert_int_equal(kit_now().allocations, before.allocations + 6);
 }
 
-static void test_gpusync_gets_its_memory_from_the_kit(void **state)
+on_stage(test_gpusync_gets_its_memory_from_the_kit)
 {
-    stage *s = stage_of(state);
     gpusync_timeline *timeline = NULL;
     assert_true(kit_now().blocks > 0);
     memory_fail(1, true);
@@ -46,9 +42,8 @@ static void test_gpusync_gets_its_memory_from_the_kit(void **state)
 
 /* -- threads that sleep -------------------------------------------------------------------------------------------- */
 
-static void test_a_thread_that_sleeps_is_known_to(void **state)
+on_stage(test_a_thread_that_sleeps_is_known_to)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = commit_new(s->q[0]);
     job first = {0};
     job second = {0};
@@ -67,15 +62,13 @@ static void test_a_thread_that_sleeps_is_known_to(void **state)
     assert_true(kit_now().unparks >= 2);
 }
 
-static void test_a_wait_outlives_a_park_that_ends_early(void **state)
+on_stage(test_a_wait_outlives_a_park_that_ends_early)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = commit_new(s->q[0]);
-    unsigned long before;
     job waiting = {0};
     job_wait(&waiting, s->q[0], ticket, GPUSYNC_FOREVER);
     await_parked(1);
-    before = kit_now().parks;
+    unsigned long before = kit_now().parks;
     end_parks();
     await_parks(before + 1);
     assert_false(job_is_over(&waiting));
@@ -83,9 +76,8 @@ static void test_a_wait_outlives_a_park_that_ends_early(void **state)
     assert_ok(job_end(&waiting));
 }
 
-static void test_each_kind_of_job_gives_its_result(void **state)
+on_stage_with(test_each_kind_of_job_gives_its_result, .timelines = 1, .queue = {.max_command_buffer_count = 2})
 {
-    stage *s = stage_of(state);
     gpusync_point points[2] = {at(s->t[0], 5), at(s->t[0], 1)};
     job value = {0};
     job many = {0};
@@ -113,9 +105,8 @@ static void test_each_kind_of_job_gives_its_result(void **state)
 
 /* -- the GPU ------------------------------------------------------------------------------------------------------- */
 
-static void test_marks_tell_what_the_gpu_ran(void **state)
+on_stage(test_marks_tell_what_the_gpu_ran)
 {
-    stage *s = stage_of(state);
     void *first = new_buffer(s->q[0]);
     void *second = new_buffer(s->q[0]);
     mark(s, first, 1);
@@ -130,9 +121,8 @@ static void test_marks_tell_what_the_gpu_ran(void **state)
     assert_int_equal(marks(), 0);
 }
 
-static void test_held_work_is_not_sent(void **state)
+on_stage_with(test_held_work_is_not_sent, .queues = 2, .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[1]);
     gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffer), SIGNALS(at(s->t[1], 1)));
     assert_false(is_sent(buffer));
@@ -146,9 +136,8 @@ static void test_held_work_is_not_sent(void **state)
     assert_false(finish_next(s->q[0]));
 }
 
-static void test_a_failure_is_on_record_and_in_the_log(void **state)
+on_stage(test_a_failure_is_on_record_and_in_the_log)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -162,9 +151,8 @@ static void test_a_failure_is_on_record_and_in_the_log(void **state)
 
 /* -- callbacks ----------------------------------------------------------------------------------------------------- */
 
-static void test_notes_tell_what_callbacks_were_told(void **state)
+on_stage(test_notes_tell_what_callbacks_were_told)
 {
-    stage *s = stage_of(state);
     note notes[2];
     gpusync_ticket ticket = commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
     memset(notes, 0, sizeof notes);
@@ -180,9 +168,8 @@ static void test_notes_tell_what_callbacks_were_told(void **state)
     assert_false(notes[1].has_error);
 }
 
-static void test_callbacks_by_hand_are_told_and_counted(void **state)
+on_stage_with(test_callbacks_by_hand_are_told_and_counted, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
-    stage *s = stage_of(state);
     note n = {0};
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
     finish_all(s);
@@ -192,9 +179,8 @@ static void test_callbacks_by_hand_are_told_and_counted(void **state)
     assert_noted(&n, GPUSYNC_OK);
 }
 
-static void test_the_end_of_an_object_is_noted(void **state)
+on_stage_with(test_the_end_of_an_object_is_noted, .timelines = 1)
 {
-    stage *s = stage_of(state);
     note n = {0};
     assert_ok(gpusync_timeline_destroy_later(s->t[0], remember_destroyed, &n));
     s->t[0] = NULL;
@@ -204,9 +190,8 @@ static void test_the_end_of_an_object_is_noted(void **state)
 
 /* -- the stage ----------------------------------------------------------------------------------------------------- */
 
-static void test_the_real_clock_settles(void **state)
+on_stage_with(test_the_real_clock_settles, .queues = 2, .real = true, .threads = true, .spins = true)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = commit_new(s->q[0]);
     assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL));
     ticket = commit_new(s->q[1]);
@@ -214,33 +199,11 @@ static void test_the_real_clock_settles(void **state)
     assert_ok(gpusync_poll(s->q[1], ticket, NULL));
 }
 
-static void test_a_stage_may_be_taken_down_by_the_test(void **state)
+on_stage(test_a_stage_may_be_taken_down_by_the_test)
 {
-    stage *s = stage_of(state);
     assert_ok(gpusync_queue_destroy(s->q[0]));
     s->q[0] = NULL;
     assert_ok(gpusync_device_destroy(s->device));
     s->device = NULL;
     assert_int_equal(kit_now().blocks, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_is_counted_and_refused_on_demand),
-        on_stage(test_gpusync_gets_its_memory_from_the_kit),
-        on_stage(test_a_thread_that_sleeps_is_known_to),
-        on_stage(test_a_wait_outlives_a_park_that_ends_early),
-        on_stage_with(test_each_kind_of_job_gives_its_result, .timelines = 1, .queue = {.max_command_buffer_count = 2}),
-        on_stage(test_marks_tell_what_the_gpu_ran),
-        on_stage_with(test_held_work_is_not_sent, .queues = 2, .timelines = 2),
-        on_stage(test_a_failure_is_on_record_and_in_the_log),
-        on_stage(test_notes_tell_what_callbacks_were_told),
-        on_stage_with(test_callbacks_by_hand_are_told_and_counted,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        on_stage_with(test_the_end_of_an_object_is_noted, .timelines = 1),
-        on_stage_with(test_the_real_clock_settles, .queues = 2, .real = true, .threads = true, .spins = true),
-        on_stage(test_a_stage_may_be_taken_down_by_the_test),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,31 +23,7 @@ static void lose_device(stage *s)
 
 /* -- what loses a device ------------------------------------------------------------------------------------------ */
 
-static void test_T6_two_classes_of_failures_lose_the_device(void **state)
-{
-    static const struct {
-        unsigned reason;
-        gpusync_failure failure;
-        bool lost;
-    } rows[] = {
-        {SOFTMETAL_TIMEOUT, GPUSYNC_FAILURE_GPU_TIMEOUT, false},
-        {SOFTMETAL_INNOCENT_VICTIM, GPUSYNC_FAILURE_INNOCENT_VICTIM, false},
-        {SOFTMETAL_BACKGROUND, GPUSYNC_FAILURE_NOT_PERMITTED, false},
-        {SOFTMETAL_OUT_OF_MEMORY, GPUSYNC_FAILURE_OUT_OF_MEMORY, false},
-        {SOFTMETAL_INVALID_RESOURCE, GPUSYNC_FAILURE_INVALID_RESOURCE, false},
-        {SOFTMETAL_PAGE_FAULT, GPUSYNC_FAILURE_PAGE_FAULT, false},
-        {SOFTMETAL_SUBMISSIONS_IGNORED, GPUSYNC_FAILURE_ACCESS_REVOKED, true},
-    };
-    stage *s = stage_of(state);
-    for (unsigned i = 0; i < LENGTH(rows); i++) {
-        commit_failing(s->q[0], rows[i].reason);
-        assert_false(gpusync_device_is_lost(s->device));
-        finish_all(s);
-        assert_int_equal(failure_at(s->q[0], i).failure, rows[i].failure);
-        assert_int_equal(gpusync_device_is_lost(s->device), rows[i].lost);
-    }
-    assert_false(gpusync_device_is_lost(NULL));
-}
+/* By which failures, R14 tells: test_failures. */
 
 /* Metal often tells of the loss in the second place: one buffer faults, and what comes behind it is ignored. */
 static void lose_in_the_second_place(stage *s, bool lost_handlers)
@@ -64,31 +40,30 @@ static void lose_in_the_second_place(stage *s, bool lost_handlers)
     assert_true(gpusync_device_is_lost(s->device));
 }
 
-static void test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device(void **state)
+on_stage(test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device)
 {
-    lose_in_the_second_place(stage_of(state), false);
+    lose_in_the_second_place(s, false);
 }
 
-static void test_T6_a_look_finds_the_loss_behind_another_failure(void **state)
+on_stage(test_T6_a_look_finds_the_loss_behind_another_failure)
 {
-    lose_in_the_second_place(stage_of(state), true);
+    lose_in_the_second_place(s, true);
 }
 
-static void test_T6_a_removed_device_is_lost(void **state)
+on_stage(test_T6_a_removed_device_is_lost)
 {
-    stage *s = stage_of(state);
     commit_new(s->q[0]);
     softmetal_remove_device(s->metal_device);
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_DEVICE_REMOVED);
     assert_true(gpusync_device_is_lost(s->device));
+    assert_false(gpusync_device_is_lost(NULL));
 }
 
 /* T2: what other code committed tells of the loss, through the marker behind it. */
-static void test_T6_a_marker_behind_a_buffer_that_tells_of_the_loss_loses_the_device(void **state)
+on_stage(test_T6_a_marker_behind_a_buffer_that_tells_of_the_loss_loses_the_device)
 {
-    stage *s = stage_of(state);
     void *others = foreign_buffer(s->q[0]);
     gpusync_ticket marker = 0;
     softmetal_fail_as(others, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
@@ -102,9 +77,8 @@ static void test_T6_a_marker_behind_a_buffer_that_tells_of_the_loss_loses_the_de
 }
 
 /* Another device of the program's goes on, and a new one works. */
-static void test_T6_the_loss_of_a_device_leaves_others_alone(void **state)
+on_stage_with(test_T6_the_loss_of_a_device_leaves_others_alone, .queues = 2)
 {
-    stage *s = stage_of(state);
     gpusync_device *others[2] = {NULL, NULL};
     gpusync_queue *queues[2] = {NULL, NULL};
     assert_ok(gpusync_device_create(NULL, &others[0]));
@@ -124,9 +98,8 @@ static void test_T6_the_loss_of_a_device_leaves_others_alone(void **state)
 
 /* -- new work ----------------------------------------------------------------------------------------------------- */
 
-static void test_T6_new_work_is_refused(void **state)
+on_stage_with(test_T6_new_work_is_refused, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     void *foreign = foreign_buffer(s->q[0]);
     void *buffer = open;
@@ -158,9 +131,8 @@ static void test_T6_new_work_is_refused(void **state)
 
 /* -- work that Metal has ------------------------------------------------------------------------------------------ */
 
-static void test_T6_work_that_metal_has_goes_on(void **state)
+on_stage_with(test_T6_work_that_metal_has_goes_on, .queues = 2, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     const uint64_t waits[] = {0, SECOND - 1, SECONDS(3600)};
     note notes[LENGTH(waits)];
     memset(notes, 0, sizeof notes);
@@ -181,9 +153,8 @@ static void test_T6_work_that_metal_has_goes_on(void **state)
     assert_int_equal(failures_of(s->q[0]), 0);
 }
 
-static void test_T6_work_that_fails_after_the_loss_has_its_own_error(void **state)
+on_stage_with(test_T6_work_that_fails_after_the_loss_has_its_own_error, .queues = 2)
 {
-    stage *s = stage_of(state);
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     lose_device(s);
     pass(2 * SECOND);
@@ -192,9 +163,8 @@ static void test_T6_work_that_fails_after_the_loss_has_its_own_error(void **stat
     assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_PAGE_FAULT);
 }
 
-static void test_T6_a_value_that_comes_after_the_second_is_reached(void **state)
+on_stage_with(test_T6_a_value_that_comes_after_the_second_is_reached, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     commit(s->q[0], buffer);
@@ -239,7 +209,7 @@ static gpusync_result ask_device(stage *s)
     return gpusync_device_wait(s->device, 0, NULL);
 }
 
-static void test_T6_waits_and_polls_tell_of_the_loss_after_a_second(void **state)
+on_stage_with(test_T6_waits_and_polls_tell_of_the_loss_after_a_second, .queues = 2, .timelines = 1)
 {
     static const struct {
         gpusync_result (*ask)(stage *s);
@@ -249,7 +219,6 @@ static void test_T6_waits_and_polls_tell_of_the_loss_after_a_second(void **state
         {ask_wait_all, GPUSYNC_TIMEOUT}, {ask_value, GPUSYNC_TIMEOUT}, {ask_all, GPUSYNC_TIMEOUT},
         {ask_any, GPUSYNC_TIMEOUT}, {ask_all_or_failure, GPUSYNC_TIMEOUT}, {ask_device, GPUSYNC_TIMEOUT},
     };
-    stage *s = stage_of(state);
     commit_new(s->q[0]);
     pass(SECONDS(5));
     lose_device(s);
@@ -292,9 +261,9 @@ static void have_sleepers_look(unsigned n)
     await_parked(n);
 }
 
-static void test_T6_waits_that_sleep_end_after_a_second(void **state)
+on_stage_with(test_T6_waits_that_sleep_end_after_a_second, .queues = 2, .timelines = 1,
+              .device = by_hand(patient_hooks), .queue = {.max_command_buffer_count = 2})
 {
-    stage *s = stage_of(state);
     const gpusync_point points[2] = {ticket_at(s->q[0], 1), at(s->t[0], 1)};
     job jobs[SLEEPERS];
     memset(jobs, 0, sizeof jobs);
@@ -317,9 +286,8 @@ static void test_T6_waits_that_sleep_end_after_a_second(void **state)
 }
 
 /* Alone: nothing but its own slices has it look. */
-static void test_T6_a_wait_that_sleeps_finds_the_second_by_itself(void **state)
+on_stage_with(test_T6_a_wait_that_sleeps_finds_the_second_by_itself, .queues = 2, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     commit_new(s->q[0]);
     lose_device(s);
     assert_result(gpusync_wait(s->q[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
@@ -328,9 +296,8 @@ static void test_T6_a_wait_that_sleeps_finds_the_second_by_itself(void **state)
 }
 
 /* The loss itself is found by the look of a wait: Metal has lost the handler that would have told. */
-static void test_T6_a_wait_that_sleeps_finds_the_loss(void **state)
+on_stage_with(test_T6_a_wait_that_sleeps_finds_the_loss, .queues = 2, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     void *culprit = new_buffer(s->q[1]);
     const uint64_t began = GET(&still_now);
     commit_new(s->q[0]);
@@ -344,9 +311,9 @@ static void test_T6_a_wait_that_sleeps_finds_the_loss(void **state)
 }
 
 /* The first failure of everything is yet to be told when such a wait ends with the loss, and not with all work. */
-static void test_T6_R27_a_wait_that_ends_with_the_loss_tells_of_no_failure(void **state)
+on_stage_with(test_T6_R27_a_wait_that_ends_with_the_loss_tells_of_no_failure, .queues = 2,
+              .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     assert_true(finish_next(s->q[0]));
     commit_new(s->q[0]);
@@ -357,9 +324,8 @@ static void test_T6_R27_a_wait_that_ends_with_the_loss_tells_of_no_failure(void 
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
 }
 
-static void test_T6_a_limit_before_the_second_is_a_timeout(void **state)
+on_stage_with(test_T6_a_limit_before_the_second_is_a_timeout, .queues = 2, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     commit_new(s->q[0]);
     lose_device(s);
     assert_result(gpusync_wait(s->q[0], 1, SECOND / 2, NULL), GPUSYNC_TIMEOUT);
@@ -377,9 +343,8 @@ static void expect_lost_unsent(stage *s, unsigned record, gpusync_ticket ticket)
 }
 
 /* With nothing before it, its turn is at the loss; what it waited for comes too late then. */
-static void test_T6_held_work_ends_with_the_loss(void **state)
+on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     uint64_t value;
     note notes[2];
@@ -406,9 +371,8 @@ static void test_T6_held_work_ends_with_the_loss(void **state)
 }
 
 /* Behind work that hangs its turn has not come; but what it ends with is decided. UNORDERED work has no turn. */
-static void test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn(void **state)
+on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     note notes[3];
     memset(notes, 0, sizeof notes);
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
@@ -498,9 +462,8 @@ static gpusync_result destroy(stage *s, int i)
     return gpusync_queue_destroy(queue);
 }
 
-static void test_T6_destroy_gives_up_after_a_second(void **state)
+on_stage_with(test_T6_destroy_gives_up_after_a_second, .queues = 2, .timelines = 3, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     witness sent = {0};
     note held = {0};
     order_only(s);
@@ -512,9 +475,9 @@ static void test_T6_destroy_gives_up_after_a_second(void **state)
     expect_given_up(s, &sent, &held, object);
 }
 
-static void test_T6_destroy_gives_up_at_once_behind_the_second(void **state)
+on_stage_with(test_T6_destroy_gives_up_at_once_behind_the_second, .queues = 2, .timelines = 3,
+              .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     witness sent = {0};
     note held = {0};
     order_only(s);
@@ -533,9 +496,8 @@ static void finish_at_the_third(void *argument, unsigned park)
         finish_next_of(argument);
 }
 
-static void test_T6_destroy_waits_for_what_ends_in_the_second(void **state)
+on_stage_with(test_T6_destroy_waits_for_what_ends_in_the_second, .queues = 2, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     note n = {0};
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
     lose_device(s);
@@ -552,16 +514,13 @@ static bool callback_runs, callback_may_end;
 
 static void run_until_told(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
     PUT(&callback_runs, true);
     while (!GET(&callback_may_end)) sched_yield();
 }
 
-static void test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second(void **state)
+on_stage_with(test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second, .queues = 2,
+              .device = {.hooks = &patient_hooks})
 {
-    stage *s = stage_of(state);
     job j = {0};
     assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), run_until_told, NULL));
     finish_next(s->q[0]);
@@ -576,9 +535,8 @@ static void test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second(void 
     s->q[0] = NULL;
 }
 
-static void test_T6_destroy_of_a_queue_without_work_is_ok(void **state)
+on_stage_with(test_T6_destroy_of_a_queue_without_work_is_ok, .queues = 2, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     lose_device(s);
     while_parked(NULL, NULL);
     assert_ok(destroy(s, 0));
@@ -587,9 +545,9 @@ static void test_T6_destroy_of_a_queue_without_work_is_ok(void **state)
     assert_int_equal(passing.parks, 0);
 }
 
-static void test_T6_abandon_on_a_lost_device_ends_all_with_device_lost(void **state)
+on_stage_with(test_T6_abandon_on_a_lost_device_ends_all_with_device_lost, .queues = 2, .timelines = 3,
+              .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     witness sent = {0};
     note held = {0};
     order_only(s);
@@ -604,9 +562,8 @@ static void test_T6_abandon_on_a_lost_device_ends_all_with_device_lost(void **st
 }
 
 /* K6. What is given up is told of as in a destroy. */
-static void test_T6_destroy_later_gives_up_at_a_look(void **state)
+on_stage_with(test_T6_destroy_later_gives_up_at_a_look, .queues = 2, .timelines = 3, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     witness sent = {0};
     note held = {0};
     note gone = {0};
@@ -628,9 +585,8 @@ static void test_T6_destroy_later_gives_up_at_a_look(void **state)
 }
 
 /* Where no wait sleeps, and callbacks run on the dispatch queue, these two calls look. */
-static void test_T6_destroy_later_gives_up_at_a_look_that_runs_no_callback(void **state)
+without_stage(test_T6_destroy_later_gives_up_at_a_look_that_runs_no_callback)
 {
-    (void)state;
     for (int destroys = 0; destroys < 2; destroys++) {
         note gone = {0};
         stage s;
@@ -651,9 +607,9 @@ static void test_T6_destroy_later_gives_up_at_a_look_that_runs_no_callback(void 
 }
 
 /* It sleeps for work of another queue, which hangs, too. */
-static void test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps(void **state)
+on_stage_with(test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps, .queues = 3, .timelines = 3,
+              .device = {.hooks = &passing_hooks})
 {
-    stage *s = stage_of(state);
     witness sent = {0};
     note held = {0};
     note gone = {0};
@@ -670,9 +626,8 @@ static void test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps(void 
 }
 
 /* Work that ended in time is no reason to give up. */
-static void test_T6_destroy_later_of_what_ended_in_time_tells_so(void **state)
+on_stage_with(test_T6_destroy_later_of_what_ended_in_time_tells_so, .queues = 2, .device = by_hand(passing_hooks))
 {
-    stage *s = stage_of(state);
     note n = {0};
     note gone = {0};
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
@@ -685,50 +640,4 @@ static void test_T6_destroy_later_of_what_ended_in_time_tells_so(void **state)
     settle(s);
     assert_noted(&n, GPUSYNC_OK);
     assert_noted(&gone, GPUSYNC_OK);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_stage(test_T6_two_classes_of_failures_lose_the_device),
-        on_stage(test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device),
-        on_stage(test_T6_a_look_finds_the_loss_behind_another_failure),
-        on_stage(test_T6_a_removed_device_is_lost),
-        on_stage(test_T6_a_marker_behind_a_buffer_that_tells_of_the_loss_loses_the_device),
-        on_stage_with(test_T6_the_loss_of_a_device_leaves_others_alone, .queues = 2),
-        on_stage_with(test_T6_new_work_is_refused, .queues = 2, .timelines = 1),
-        on_stage_with(test_T6_work_that_metal_has_goes_on, .queues = 2, .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_work_that_fails_after_the_loss_has_its_own_error, .queues = 2),
-        on_stage_with(test_T6_a_value_that_comes_after_the_second_is_reached, .queues = 2, .timelines = 1),
-        on_stage_with(test_T6_waits_and_polls_tell_of_the_loss_after_a_second, .queues = 2, .timelines = 1),
-        on_stage_with(test_T6_waits_that_sleep_end_after_a_second, .queues = 2, .timelines = 1,
-                      .device = by_hand(patient_hooks), .queue = {.max_command_buffer_count = 2}),
-        on_stage_with(test_T6_a_wait_that_sleeps_finds_the_second_by_itself, .queues = 2,
-                      .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_a_wait_that_sleeps_finds_the_loss, .queues = 2, .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_R27_a_wait_that_ends_with_the_loss_tells_of_no_failure, .queues = 2,
-                      .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_a_limit_before_the_second_is_a_timeout, .queues = 2, .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2),
-        on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1),
-        on_stage_with(test_T6_destroy_gives_up_after_a_second, .queues = 2, .timelines = 3,
-                      .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_destroy_gives_up_at_once_behind_the_second, .queues = 2, .timelines = 3,
-                      .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_destroy_waits_for_what_ends_in_the_second, .queues = 2,
-                      .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_destroy_sleeps_while_a_callback_runs_behind_the_second, .queues = 2,
-                      .device = {.hooks = &patient_hooks}),
-        on_stage_with(test_T6_destroy_of_a_queue_without_work_is_ok, .queues = 2, .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_abandon_on_a_lost_device_ends_all_with_device_lost, .queues = 2, .timelines = 3,
-                      .device = by_hand(passing_hooks)),
-        on_stage_with(test_T6_destroy_later_gives_up_at_a_look, .queues = 2, .timelines = 3,
-                      .device = by_hand(passing_hooks)),
-        cmocka_unit_test(test_T6_destroy_later_gives_up_at_a_look_that_runs_no_callback),
-        on_stage_with(test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps, .queues = 3, .timelines = 3,
-                      .device = {.hooks = &passing_hooks}),
-        on_stage_with(test_T6_destroy_later_of_what_ended_in_time_tells_so, .queues = 2,
-                      .device = by_hand(passing_hooks)),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,14 +17,13 @@ static const gpusync_wait_for ways[] = {ALL, ANY, ALL_OR_FAILURE};
 /* O: succeeded, F: failed, -: not ended. */
 static gpusync_point point_that(stage *s, char stands)
 {
-    gpusync_ticket ticket;
     if (stands == '-') return ticket_at(s->q[1], commit_new(s->q[1]));
-    ticket = stands == 'O' ? commit_new(s->q[0]) : commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    gpusync_ticket ticket = stands == 'O' ? commit_new(s->q[0]) : commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     while (finish_next(s->q[0])) {}
     return ticket_at(s->q[0], ticket);
 }
 
-static void test_S4_which_point_decides(void **state)
+on_all_worlds_with(test_S4_which_point_decides, .queues = 2)
 {
     static const struct {
         const char *stand;
@@ -45,14 +44,12 @@ static void test_S4_which_point_decides(void **state)
         {"O-F", {{GPUSYNC_TIMEOUT, 2}, {GPUSYNC_OK, 0}, {GPUSYNC_ERROR_EXECUTION, 2}}},
         {"F-F", {{GPUSYNC_TIMEOUT, 0}, {GPUSYNC_ERROR_EXECUTION, 0}, {GPUSYNC_ERROR_EXECUTION, 0}}},
     };
-    stage *s = stage_of(state);
-    size_t row;
-    for (row = 0; row < LENGTH(rows); row++) {
+    for (size_t row = 0; row < LENGTH(rows); row++) {
         gpusync_point points[3];
-        size_t i, which;
+        size_t which;
         print_message("  %s\n", rows[row].stand);
-        for (i = 0; i < 3; i++) points[i] = point_that(s, rows[row].stand[i]);
-        for (i = 0; i < LENGTH(ways); i++) {
+        for (size_t i = 0; i < 3; i++) points[i] = point_that(s, rows[row].stand[i]);
+        for (size_t i = 0; i < LENGTH(ways); i++) {
             which = 99;
             assert_result(many(points, 3, ways[i], &which), rows[row].expected[i].result);
             assert_int_equal(which, rows[row].expected[i].which);
@@ -60,11 +57,10 @@ static void test_S4_which_point_decides(void **state)
     }
 }
 
-static void test_S4_all_of_none_is_over_and_any_of_none_makes_no_sense(void **state)
+without_stage(test_S4_all_of_none_is_over_and_any_of_none_makes_no_sense)
 {
-    size_t k, which;
-    (void)state;
-    for (k = 0; k < LENGTH(ways); k++) {
+    size_t which;
+    for (size_t k = 0; k < LENGTH(ways); k++) {
         which = 9;
         assert_result(gpusync_wait_many(NULL, 0, ways[k], GPUSYNC_FOREVER, NULL, &which),
                       ways[k] == ANY ? GPUSYNC_ERROR_INVALID_ARGUMENT : GPUSYNC_OK);
@@ -72,18 +68,15 @@ static void test_S4_all_of_none_is_over_and_any_of_none_makes_no_sense(void **st
     }
 }
 
-static void test_S5_points_that_are_none_are_refused_and_change_nothing(void **state)
+on_all_worlds_with(test_S5_points_that_are_none_are_refused_and_change_nothing, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_device_desc desc = {0};
     gpusync_device *other_device;
-    gpusync_timeline *elsewhere;
     void *other_metal = softmetal_new_device();
     gpusync_point good = ticket_at(s->q[0], commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT));
-    size_t i, k;
     desc.metal_device = other_metal;
     assert_ok(gpusync_device_create(&desc, &other_device));
-    elsewhere = new_timeline(other_device);
+    gpusync_timeline *elsewhere = new_timeline(other_device);
     finish_all(s);
     {
         const struct {
@@ -98,8 +91,8 @@ static void test_S5_points_that_are_none_are_refused_and_change_nothing(void **s
             {at(s->t[0], GPUSYNC_MAX_VALUE + 1), GPUSYNC_ERROR_NOT_RISING},
         };
         long blocks = kit_now().blocks;
-        for (i = 0; i < LENGTH(rows); i++) {
-            for (k = 0; k < LENGTH(ways); k++) {
+        for (size_t i = 0; i < LENGTH(rows); i++) {
+            for (size_t k = 0; k < LENGTH(ways); k++) {
                 const gpusync_point points[] = {ticket_at(s->q[0], GPUSYNC_EVERYTHING), rows[i].point};
                 size_t which = 99;
                 assert_result(gpusync_wait_many(points, 2, ways[k], GPUSYNC_FOREVER, NULL, &which), rows[i].result);
@@ -117,9 +110,8 @@ static void test_S5_points_that_are_none_are_refused_and_change_nothing(void **s
     metal_release(other_metal);
 }
 
-static void test_S1_points_of_no_work_have_ended(void **state)
+on_world_with(test_S1_points_of_no_work_have_ended, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     const gpusync_point points[] = {ticket_at(s->q[0], 0), ticket_at(s->q[1], -1), ticket_at(s->q[0], INT64_MIN),
                                     at(s->t[0], 0), ticket_at(s->q[1], GPUSYNC_EVERYTHING)};
     size_t which = 99;
@@ -129,18 +121,17 @@ static void test_S1_points_of_no_work_have_ended(void **state)
 }
 
 /* options.error is that of the point which `which` names. */
-static void test_S4_the_error_is_that_of_which(void **state)
+on_all_worlds_with(test_S4_the_error_is_that_of_which, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .message = "no shader"};
     const gpusync_point points[] = {ticket_at(s->q[0], commit_new(s->q[0])), at(s->t[0], 4),
                                     ticket_at(s->q[1], commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT))};
     gpusync_error error;
     const gpusync_wait_options options = {.error = &error};
-    size_t which, k;
+    size_t which;
     assert_ok(gpusync_timeline_fail(s->t[0], &reason));
     assert_true(finish_next(s->q[1]));
-    for (k = 0; k < LENGTH(ways); k++) {
+    for (size_t k = 0; k < LENGTH(ways); k++) {
         gpusync_result expected = ways[k] == ALL ? GPUSYNC_TIMEOUT : GPUSYNC_ERROR_COMPILE;
         memset(&error, 0, sizeof error);
         assert_result(gpusync_wait_many(points, 3, ways[k], 0, &options, &which), expected);
@@ -169,8 +160,7 @@ typedef struct three {
 static three three_points(stage *s)
 {
     three t;
-    unsigned i;
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         t.buffers[i] = new_buffer(s->q[i]);
         t.points[i] = ticket_at(s->q[i], commit(s->q[i], t.buffers[i]));
     }
@@ -183,9 +173,8 @@ static void signal_1_now(void *timeline)
     must(gpusync_timeline_signal((gpusync_timeline *)timeline, 1) == GPUSYNC_OK, "a signal by the host");
 }
 
-static void test_S5_all_sleeps_until_the_last_and_any_until_the_first(void **state)
+on_all_worlds_with(test_S5_all_sleeps_until_the_last_and_any_until_the_first, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     three t = three_points(s);
     size_t which = 99;
     plan(MS(2), finish_now, t.buffers[1]);
@@ -200,9 +189,8 @@ static void test_S5_all_sleeps_until_the_last_and_any_until_the_first(void **sta
     assert_about(world_passed(), MS(6));
 }
 
-static void test_S5_a_wait_for_many_that_timed_out_leaves_nothing_behind(void **state)
+on_all_worlds_with(test_S5_a_wait_for_many_that_timed_out_leaves_nothing_behind, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     three t = three_points(s);
     long blocks = kit_now().blocks;
     size_t k, which = 0;
@@ -221,9 +209,8 @@ static void test_S5_a_wait_for_many_that_timed_out_leaves_nothing_behind(void **
 }
 
 /* No handler tells of it: the look at the limit alone finds it. */
-static void test_S5_of_many_what_has_ended_by_the_deadline_has_ended(void **state)
+on_world_with(test_S5_of_many_what_has_ended_by_the_deadline_has_ended, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     three t = three_points(s);
     const gpusync_point points[2] = {t.points[2], t.points[0]};
     size_t which = 99;
@@ -246,9 +233,8 @@ static void test_S5_of_many_what_has_ended_by_the_deadline_has_ended(void **stat
     assert_about(world_passed(), MS(3));
 }
 
-static void test_R28_many_wait_for_the_handlers_of_each_ticket(void **state)
+on_world_with(test_R28_many_wait_for_the_handlers_of_each_ticket, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     three t = three_points(s);
     const gpusync_wait_options handlers = {.handlers = true};
     size_t which;
@@ -268,9 +254,8 @@ static void test_R28_many_wait_for_the_handlers_of_each_ticket(void **state)
 
 /* -- everything (R27) ---------------------------------------------------------------------------------------------- */
 
-static void test_R27_any_tells_of_the_point_that_it_names_and_all_of_each(void **state)
+on_all_worlds_with(test_R27_any_tells_of_the_point_that_it_names_and_all_of_each, .queues = 2)
 {
-    stage *s = stage_of(state);
     const gpusync_point points[] = {ticket_at(s->q[0], GPUSYNC_EVERYTHING), ticket_at(s->q[1], GPUSYNC_EVERYTHING)};
     size_t which;
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
@@ -292,16 +277,14 @@ static void test_R27_any_tells_of_the_point_that_it_names_and_all_of_each(void *
 }
 
 /* It ends with the failure of one point, and tells nothing of everything that has not ended. */
-static void test_R27_all_or_failure_tells_no_failure_of_what_has_not_ended(void **state)
+on_all_kinds_with(test_R27_all_or_failure_tells_no_failure_of_what_has_not_ended, .queues = 2)
 {
-    stage *s = stage_of(state);
     gpusync_point points[2] = {ticket_at(s->q[0], GPUSYNC_EVERYTHING), ticket_at(s->q[1], GPUSYNC_EVERYTHING)};
-    size_t i;
     size_t which;
-    for (i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
+    for (size_t i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
     commit_new(s->q[0]); /* goes on */
-    for (i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) {
         assert_result(many(points, 2, ALL_OR_FAILURE, &which), i ? GPUSYNC_TIMEOUT : GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(which, i ? 2 : 1); /* the second wait finds that it was told */
     }
@@ -337,8 +320,7 @@ static void let_go(stage *s, goes how, job *destroy, note *n)
 /* No look of a wait that sleeps comes in between: which point has ended by then would decide. */
 static void each_end(void (*body)(stage *s, goes how))
 {
-    goes how;
-    for (how = QUEUE_DESTROYED; how < ENDS; how++) {
+    for (goes how = QUEUE_DESTROYED; how < ENDS; how++) {
         stage_desc desc = {.queues = 2, .timelines = 1, .device.hooks = &without_slices};
         void *state = &desc;
         print_message("  %s\n", goes_names[how]);
@@ -383,16 +365,14 @@ static void destroyed_while_they_sleep(stage *s, goes how)
     assert_result(all.error.result, GPUSYNC_ERROR_DESTROYED);
 }
 
-static void test_R20_a_point_whose_object_is_destroyed_has_failed(void **state)
+without_stage_on_both_kinds(test_R20_a_point_whose_object_is_destroyed_has_failed)
 {
-    (void)state;
     each_end(destroyed_while_they_sleep);
 }
 
 /* A sleeper that stands several times on what is destroyed is woken once, and taken off everywhere. */
-static void test_R20_a_sleeper_with_several_points_of_one_timeline_that_is_destroyed(void **state)
+on_stage_with(test_R20_a_sleeper_with_several_points_of_one_timeline_that_is_destroyed, .timelines = 2)
 {
-    stage *s = stage_of(state);
     const gpusync_point points[] = {at(s->t[0], 1), at(s->t[0], 1), at(s->t[1], 4), at(s->t[0], 2), at(s->t[0], 2)};
     job any = {0}, either = {0};
     note two = {0};
@@ -429,9 +409,8 @@ static void reached_then_destroyed(stage *s, goes how)
     assert_int_equal(all.which, 3);
 }
 
-static void test_R20_a_point_that_ended_before_the_destroy_has_its_result(void **state)
+without_stage_on_both_kinds(test_R20_a_point_that_ended_before_the_destroy_has_its_result)
 {
-    (void)state;
     each_end(reached_then_destroyed);
 }
 
@@ -439,45 +418,41 @@ static void test_R20_a_point_that_ended_before_the_destroy_has_its_result(void *
 
 enum { FEW = 16, CROWD = 40 };
 
-static void test_S5_up_to_16_points_take_no_memory_and_more_give_it_back(void **state)
+on_all_worlds_with(test_S5_up_to_16_points_take_no_memory_and_more_give_it_back, .queues = 2)
 {
-    stage *s = stage_of(state);
     gpusync_point points[CROWD];
     void *buffers[CROWD];
-    long allocations, blocks;
-    unsigned i, k;
-    for (i = 0; i < CROWD; i++) {
+    for (unsigned i = 0; i < CROWD; i++) {
         buffers[i] = new_buffer(s->q[i % 2]);
         points[i] = ticket_at(s->q[i % 2], commit(s->q[i % 2], buffers[i]));
     }
-    allocations = kit_now().allocations;
-    blocks = kit_now().blocks;
-    for (k = 0; k < LENGTH(ways); k++)
+    long allocations = kit_now().allocations;
+    long blocks = kit_now().blocks;
+    for (unsigned k = 0; k < LENGTH(ways); k++)
         assert_result(gpusync_wait_many(points, FEW, ways[k], MS(60), NULL, NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().allocations, allocations);
-    for (k = 0; k < LENGTH(ways); k++)
+    for (unsigned k = 0; k < LENGTH(ways); k++)
         assert_result(gpusync_wait_many(points, FEW + 1, ways[k], MS(60), NULL, NULL), GPUSYNC_TIMEOUT);
     assert_true(kit_now().allocations > allocations);
     assert_int_equal(kit_now().blocks, blocks);
-    for (i = 0; i < CROWD; i++) { /* the last of them counts as the first does */
+    for (unsigned i = 0; i < CROWD; i++) { /* the last of them counts as the first does */
         assert_result(many(points, CROWD, ALL, NULL), GPUSYNC_TIMEOUT);
         softmetal_finish(buffers[i]);
     }
     assert_ok(many(points, CROWD, ALL, NULL));
 }
 
-static void test_S5_without_memory_a_wait_for_more_than_16_points_changes_nothing(void **state)
+on_both_worlds(test_S5_without_memory_a_wait_for_more_than_16_points_changes_nothing)
 {
-    stage *s = stage_of(state);
     gpusync_point points[CROWD];
     gpusync_error error = {0};
     const gpusync_wait_options options = {.error = &error};
-    size_t i, which;
+    size_t which;
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
-    for (i = 0; i < CROWD; i++) points[i] = ticket_at(s->q[0], GPUSYNC_EVERYTHING);
+    for (size_t i = 0; i < CROWD; i++) points[i] = ticket_at(s->q[0], GPUSYNC_EVERYTHING);
     memory_fail(1, true);
-    for (i = FEW + 1; i <= CROWD; i++) {
+    for (size_t i = FEW + 1; i <= CROWD; i++) {
         assert_result(gpusync_wait_many(points, i, ALL, 0, &options, &which), GPUSYNC_ERROR_OUT_OF_MEMORY);
         assert_int_equal(which, i);
         assert_int_equal(error.result, GPUSYNC_ERROR_OUT_OF_MEMORY);
@@ -485,33 +460,29 @@ static void test_S5_without_memory_a_wait_for_more_than_16_points_changes_nothin
     assert_result(many(points, FEW, ALL, NULL), GPUSYNC_ERROR_EXECUTION); /* no refused wait has told of it */
 }
 
-static void test_S2_points_that_have_ended_cost_no_message(void **state)
+on_all_worlds_with(test_S2_points_that_have_ended_cost_no_message, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     three t = three_points(s);
-    uint64_t messages;
     size_t k;
     finish_all(s);
     signal_value(s->t[0], 1);
-    messages = softmetal_messages();
+    uint64_t messages = softmetal_messages();
     for (k = 0; k < LENGTH(ways); k++) assert_ok(gpusync_wait_many(t.points, 3, ways[k], GPUSYNC_FOREVER, NULL, NULL));
     assert_int_equal(softmetal_messages(), messages);
     assert_int_equal(world.parks, 0);
 }
 
 /* A look costs what its points need: a constant for each, not for each pair. */
-static void test_S5_a_look_at_many_points_costs_so_many_messages(void **state)
+on_all_worlds_with(test_S5_a_look_at_many_points_costs_so_many_messages, .queues = 4,
+                   .queue = {.max_command_buffer_count = 300})
 {
     enum { MOST = 1024 };
     static gpusync_point points[MOST];
-    stage *s = stage_of(state);
-    uint64_t one, all;
-    unsigned i;
-    for (i = 0; i < MOST; i++) points[i] = ticket_at(s->q[i % 4], commit_new(s->q[i % 4]));
-    one = softmetal_messages();
+    for (unsigned i = 0; i < MOST; i++) points[i] = ticket_at(s->q[i % 4], commit_new(s->q[i % 4]));
+    uint64_t one = softmetal_messages();
     assert_result(many(points, 4, ALL, NULL), GPUSYNC_TIMEOUT);
     one = softmetal_messages() - one;
-    all = softmetal_messages();
+    uint64_t all = softmetal_messages();
     assert_result(many(points, MOST, ALL, NULL), GPUSYNC_TIMEOUT);
     all = softmetal_messages() - all;
     assert_true(all <= one * (MOST / 4));
@@ -574,17 +545,16 @@ typedef struct model {
 /* Tickets 1 to 6 of two queues; values 1 to 3 of two timelines. */
 static void model_open(model *m, stage *s)
 {
-    unsigned i;
     memset(m, 0, sizeof *m);
     m->s = s;
-    for (i = 0; i < TICKETS; i++) {
+    for (unsigned i = 0; i < TICKETS; i++) {
         gpusync_queue *q = s->q[i / 6];
         m->buffers[i] = new_buffer(q);
         m->fails[i] = draw(3) == 0;
         if (m->fails[i]) softmetal_fail_as(m->buffers[i], SOFTMETAL_PAGE_FAULT, NULL);
         m->points[i].point = ticket_at(q, commit(q, m->buffers[i]));
     }
-    for (i = 0; i < VALUES; i++) m->points[TICKETS + i].point = at(s->t[i / 3], i % 3 + 1);
+    for (unsigned i = 0; i < VALUES; i++) m->points[TICKETS + i].point = at(s->t[i / 3], i % 3 + 1);
 }
 
 static void model_ticket_ends(model *m, unsigned queue)
@@ -601,11 +571,10 @@ static void model_timeline_moves(model *m, unsigned timeline)
 {
     const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
     bool fails = draw(4) == 0;
-    unsigned i;
     if (m->failed[timeline] || m->value[timeline] == 3) return;
     if (!fails) m->value[timeline] += 1 + draw((uint32_t)(3 - m->value[timeline]));
     m->failed[timeline] = fails;
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         model_point *p = &m->points[TICKETS + timeline * 3 + i];
         if (p->stands != OPEN || (!fails && p->point.value > m->value[timeline])) continue;
         p->stands = fails ? BADLY : WELL;
@@ -632,19 +601,17 @@ static size_t draw_points(model *m, const model_point **chosen, gpusync_point *p
     return count;
 }
 
-static void test_S4_every_answer_is_that_of_a_simple_model(void **state)
+without_stage_on_both_kinds(test_S4_every_answer_is_that_of_a_simple_model)
 {
-    unsigned round, question, step;
-    (void)state;
-    for (round = 1; round <= 60; round++) {
+    for (unsigned round = 1; round <= 60; round++) {
         stage_desc desc = {.queues = 2, .timelines = 2};
         stage s;
         model m;
         random_state = round * 2654435761u;
         stage_open(&s, &desc);
         model_open(&m, &s);
-        for (step = 0; step < 24; step++) {
-            for (question = 0; question < 6; question++) {
+        for (unsigned step = 0; step < 24; step++) {
+            for (unsigned question = 0; question < 6; question++) {
                 const model_point *chosen[20];
                 gpusync_point points[20];
                 size_t count = draw_points(&m, chosen, points), which = 99;
@@ -664,12 +631,10 @@ static void test_S4_every_answer_is_that_of_a_simple_model(void **state)
 
 /* The same of waits that sleep: each is over with the step with which the model is, and not before. Nothing but that
    step's wake-up ends its sleep. */
-static void test_S4_every_sleeper_ends_with_the_step_of_a_simple_model(void **state)
+without_stage_on_both_kinds(test_S4_every_sleeper_ends_with_the_step_of_a_simple_model)
 {
     enum { SLEEPERS = 6 };
-    unsigned round, i;
-    (void)state;
-    for (round = 1; round <= 40; round++) {
+    for (unsigned round = 1; round <= 40; round++) {
         static const model_point *chosen[SLEEPERS][20];
         static gpusync_point points[SLEEPERS][20];
         stage_desc desc = {.queues = 2, .timelines = 2, .device.hooks = &without_slices};
@@ -681,13 +646,13 @@ static void test_S4_every_sleeper_ends_with_the_step_of_a_simple_model(void **st
         random_state = round * 2246822519u;
         stage_open(&s, &desc);
         model_open(&m, &s);
-        for (i = 0; i < SLEEPERS; i++)
+        for (unsigned i = 0; i < SLEEPERS; i++)
             job_many(&jobs[i], points[i], draw_points(&m, chosen[i], points[i]), ways[i % 3], GPUSYNC_FOREVER);
         await_parked(SLEEPERS);
         for (steps = 0; left && steps < 1000; steps++) {
-            for (i = 0; i < SLEEPERS; i++) assert_true(ended[i] || !job_is_over(&jobs[i]));
+            for (unsigned i = 0; i < SLEEPERS; i++) assert_true(ended[i] || !job_is_over(&jobs[i]));
             model_step(&m);
-            for (i = 0; i < SLEEPERS; i++) {
+            for (unsigned i = 0; i < SLEEPERS; i++) {
                 answer expected = expected_of(chosen[i], jobs[i].count, jobs[i].how);
                 if (ended[i] || !expected.over) continue;
                 ended[i] = true;
@@ -697,9 +662,9 @@ static void test_S4_every_sleeper_ends_with_the_step_of_a_simple_model(void **st
             }
         }
         /* What no step ends any more: values of a timeline that has failed are not open, so the host has them all. */
-        for (i = 0; i < 2; i++)
+        for (unsigned i = 0; i < 2; i++)
             if (!m.failed[i] && m.value[i] < 3) signal_value(s.t[i], 3);
-        for (i = 0; i < SLEEPERS; i++) assert_true(ended[i]);
+        for (unsigned i = 0; i < SLEEPERS; i++) assert_true(ended[i]);
         stage_close(&s);
     }
 }
@@ -716,8 +681,7 @@ enum { RISES = 400 };
 static void *signal_often(void *argument)
 {
     const signaller *w = (const signaller *)argument;
-    uint64_t v;
-    for (v = 1; v <= RISES; v++)
+    for (uint64_t v = 1; v <= RISES; v++)
         must(gpusync_timeline_signal(w->s->t[w->timeline], v) == GPUSYNC_OK, "a signal by the host");
     return NULL;
 }
@@ -725,8 +689,7 @@ static void *signal_often(void *argument)
 static void *wait_often(void *argument)
 {
     const signaller *w = (const signaller *)argument;
-    uint64_t v;
-    for (v = 1; v <= RISES; v += 1 + v % 7) {
+    for (uint64_t v = 1; v <= RISES; v += 1 + v % 7) {
         const gpusync_point points[] = {at(w->s->t[0], v), at(w->s->t[1], v), at(w->s->t[2], RISES)};
         uint64_t value = 0;
         size_t which = 9;
@@ -742,45 +705,13 @@ static void *wait_often(void *argument)
     return NULL;
 }
 
-static void test_S5_threads_that_signal_and_wait_agree(void **state)
+on_stage_with(test_S5_threads_that_signal_and_wait_agree, .timelines = 3, .real = true, .threads = true, .spins = true)
 {
-    stage *s = stage_of(state);
     signaller w[6];
     pthread_t threads[6];
-    unsigned i;
-    for (i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < 6; i++) {
         w[i] = (signaller){s, i % 2};
         threads[i] = start(i < 4 ? wait_often : signal_often, &w[i]);
     }
-    for (i = 0; i < 6; i++) join(threads[i]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_all_worlds_with(test_S4_which_point_decides, .queues = 2),
-        cmocka_unit_test(test_S4_all_of_none_is_over_and_any_of_none_makes_no_sense),
-        on_all_worlds_with(test_S5_points_that_are_none_are_refused_and_change_nothing, .queues = 2, .timelines = 1),
-        on_world_with(test_S1_points_of_no_work_have_ended, .queues = 2, .timelines = 1),
-        on_all_worlds_with(test_S4_the_error_is_that_of_which, .queues = 2, .timelines = 1),
-        on_all_worlds_with(test_S5_all_sleeps_until_the_last_and_any_until_the_first, .queues = 2, .timelines = 1),
-        on_all_worlds_with(test_S5_a_wait_for_many_that_timed_out_leaves_nothing_behind, .queues = 2, .timelines = 1),
-        on_world_with(test_S5_of_many_what_has_ended_by_the_deadline_has_ended, .queues = 2, .timelines = 1),
-        on_world_with(test_R28_many_wait_for_the_handlers_of_each_ticket, .queues = 2, .timelines = 1),
-        on_all_worlds_with(test_R27_any_tells_of_the_point_that_it_names_and_all_of_each, .queues = 2),
-        on_all_kinds_with(test_R27_all_or_failure_tells_no_failure_of_what_has_not_ended, .queues = 2),
-        unit_test_on_both_kinds(test_R20_a_point_whose_object_is_destroyed_has_failed),
-        on_stage_with(test_R20_a_sleeper_with_several_points_of_one_timeline_that_is_destroyed, .timelines = 2),
-        unit_test_on_both_kinds(test_R20_a_point_that_ended_before_the_destroy_has_its_result),
-        on_all_worlds_with(test_S5_up_to_16_points_take_no_memory_and_more_give_it_back, .queues = 2),
-        on_both_worlds(test_S5_without_memory_a_wait_for_more_than_16_points_changes_nothing),
-        on_all_worlds_with(test_S2_points_that_have_ended_cost_no_message, .queues = 2, .timelines = 1),
-        on_all_worlds_with(test_S5_a_look_at_many_points_costs_so_many_messages, .queues = 4,
-                           .queue = {.max_command_buffer_count = 300}),
-        unit_test_on_both_kinds(test_S4_every_answer_is_that_of_a_simple_model),
-        unit_test_on_both_kinds(test_S4_every_sleeper_ends_with_the_step_of_a_simple_model),
-        on_stage_with(test_S5_threads_that_signal_and_wait_agree, .timelines = 3, .real = true, .threads = true,
-                      .spins = true),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    for (unsigned i = 0; i < 6; i++) join(threads[i]);
 }

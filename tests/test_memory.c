@@ -29,7 +29,6 @@ static void make_sent(stage *s, unsigned i)
 
 static void finish_one(stage *s, unsigned i)
 {
-    (void)s;
     softmetal_finish(made[i - 1]);
 }
 
@@ -41,7 +40,6 @@ static void make_ended(stage *s, unsigned i)
 
 static void make_failed(stage *s, unsigned i)
 {
-    (void)i;
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_next(s->q[0]);
 }
@@ -82,7 +80,6 @@ static void make_default_queue(stage *s, unsigned i)
 
 static void destroy_queue(stage *s, unsigned i)
 {
-    (void)s;
     assert_ok(gpusync_queue_destroy((gpusync_queue *)made[i - 1]));
 }
 
@@ -93,7 +90,6 @@ static void make_timeline(stage *s, unsigned i)
 
 static void destroy_timeline(stage *s, unsigned i)
 {
-    (void)s;
     assert_ok(gpusync_timeline_destroy((gpusync_timeline *)made[i - 1]));
 }
 
@@ -115,9 +111,8 @@ static const struct kind {
 };
 
 /* Beside a tenth of the peak there may stay one piece of work, for the next ticket. */
-static void test_a_burst_leaves_a_tenth_of_its_memory_at_most(void **state)
+without_stage(test_a_burst_leaves_a_tenth_of_its_memory_at_most)
 {
-    (void)state;
     for (const struct kind *k = kinds; k < kinds + LENGTH(kinds); k++) {
         stage s;
         stage_open(&s, &(stage_desc){.timelines = 1, .queue.max_command_buffer_count = burst,
@@ -147,7 +142,6 @@ static long bytes, in_park, deepest;
 static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     char here = 0;
-    (void)user, (void)waiter, (void)deadline_ns;
     in_park = kit_now().bytes - bytes;
     deepest = awake - &here > deepest ? awake - &here : deepest;
     signal_value(asleep->t[0], value_of(asleep->t[0]) + 1);
@@ -155,15 +149,14 @@ static void park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 
 static void unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user, (void)waiter;
 }
 
 static const gpusync_hooks hooks = {NULL, park, unpark, NULL};
 
-static void test_a_wait_that_sleeps_has_no_memory_but_its_stack(void **state)
+on_stage_with(test_a_wait_that_sleeps_has_no_memory_but_its_stack, .timelines = 1, .device.hooks = &hooks)
 {
     char here = 0;
-    asleep = stage_of(state);
+    asleep = s;
     awake = &here;
     bytes = kit_now().bytes;
     for (unsigned i = 1; i <= burst; i++) {
@@ -175,11 +168,11 @@ static void test_a_wait_that_sleeps_has_no_memory_but_its_stack(void **state)
 }
 
 /* More points than the frame has room for take memory for as long as the call lasts. */
-static void test_a_wait_for_many_points_gives_its_memory_back(void **state)
+on_stage_with(test_a_wait_for_many_points_gives_its_memory_back, .timelines = 1, .device.hooks = &hooks)
 {
     enum { POINTS = 1000 };
     gpusync_point points[POINTS];
-    asleep = stage_of(state);
+    asleep = s;
     bytes = kit_now().bytes;
     for (uint64_t i = 1; i <= burst / 10; i++) {
         for (unsigned k = 0; k < POINTS; k++) points[k] = at(asleep->t[0], i);
@@ -192,12 +185,7 @@ static void test_a_wait_for_many_points_gives_its_memory_back(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_burst_leaves_a_tenth_of_its_memory_at_most),
-        on_stage_with(test_a_wait_that_sleeps_has_no_memory_but_its_stack, .timelines = 1, .device.hooks = &hooks),
-        on_stage_with(test_a_wait_for_many_points_gives_its_memory_back, .timelines = 1, .device.hooks = &hooks),
-    };
     if (getenv("BURST")) burst = (unsigned)strtoul(getenv("BURST"), NULL, 10);
     must(burst >= 1000 && burst <= MOST, "BURST is from 1000 to 100000");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

@@ -76,7 +76,6 @@ static void note_sent(void *user, softmetal_phase phase, void *object, const cha
 {
     bool counts = strncmp(selector, "commit", 6) == 0 || strncmp(selector, "signalEvent", 11) == 0 ||
                   strncmp(selector, "waitForEvent", 12) == 0;
-    (void)user;
     if (phase != SOFTMETAL_BEFORE || object != sent.queue || !counts) return;
     must(sent.count + 1 < sizeof sent.letters, "too many messages");
     sent.letters[sent.count++] = selector[0];
@@ -92,23 +91,20 @@ static void watch(void *metal_queue)
 /* -- how one is made ----------------------------------------------------------------------------------------------- */
 
 /* An engine asks for Metal 4 and falls back where a call says UNSUPPORTED: whatever the reason is, nothing is left. */
-static void test_R29_where_there_is_no_metal_4_no_queue_is_made(void **state)
+without_stage(test_R29_where_there_is_no_metal_4_no_queue_is_made)
 {
     static const struct {
         const char *hidden;
         bool no_family;
     } rows[] = {{NULL, true}, {"newMTL4CommandQueue", false}, {"supportsFamily:", false}};
-    unsigned i;
-    (void)state;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (unsigned i = 0; i < LENGTH(rows); i++) {
         static const stage_desc none = {.no_queue = true};
         static const gpusync_queue_desc metal4 = {.metal4 = true, .label = "a label"};
         gpusync_queue *queue = (gpusync_queue *)state;
-        long blocks, live;
         stage s;
         stage_open(&s, &none);
-        blocks = kit_now().blocks;
-        live = softmetal_live(NULL);
+        long blocks = kit_now().blocks;
+        long live = softmetal_live(NULL);
         set_quirk(QUIRK(no_metal4_family), rows[i].no_family);
         if (rows[i].hidden) softmetal_hide_selector(rows[i].hidden);
         assert_result(gpusync_queue_create(s.device, &metal4, &queue), GPUSYNC_ERROR_UNSUPPORTED);
@@ -120,9 +116,8 @@ static void test_R29_where_there_is_no_metal_4_no_queue_is_made(void **state)
 }
 
 /* A plug-in gets the queue of its host, whatever this is, and passes it on. */
-static void test_R29_a_given_queue_says_of_which_kind_it_is(void **state)
+on_stage_with(test_R29_a_given_queue_says_of_which_kind_it_is, .no_queue = true)
 {
-    stage *s = stage_of(state);
     void *second = softmetal_new_device();
     void *twin = softmetal_new_twin(s->metal_device);
     struct {
@@ -139,8 +134,7 @@ static void test_R29_a_given_queue_says_of_which_kind_it_is(void **state)
         {metal_retain(s->metal_device), true, GPUSYNC_ERROR_UNSUPPORTED},
         {metal_retain(s->metal_device), false, GPUSYNC_ERROR_UNSUPPORTED},
     };
-    unsigned i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (unsigned i = 0; i < LENGTH(rows); i++) {
         gpusync_queue_desc desc = {.metal_queue = rows[i].queue, .metal4 = rows[i].metal4};
         unsigned long count = softmetal_retain_count(rows[i].queue);
         gpusync_queue *queue = (gpusync_queue *)s;
@@ -149,9 +143,8 @@ static void test_R29_a_given_queue_says_of_which_kind_it_is(void **state)
         assert_int_equal(queue != NULL, rows[i].result == GPUSYNC_OK);
         assert_int_equal(softmetal_retain_count(rows[i].queue), count + (queue != NULL));
         if (queue) {
-            gpusync_ticket ticket;
             assert_ptr_equal(gpusync_queue_metal(queue), rows[i].queue);
-            ticket = commit_new(queue);
+            gpusync_ticket ticket = commit_new(queue);
             assert_true(finish_next_of(rows[i].queue));
             assert_ok(gpusync_poll(queue, ticket, NULL));
         }
@@ -164,7 +157,7 @@ static void test_R29_a_given_queue_says_of_which_kind_it_is(void **state)
 }
 
 /* Somebody reads a crash log: it has the queue's name, from wherever that came. */
-static void test_R29_labels_of_made_and_given_queues(void **state)
+on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true)
 {
     static const struct {
         const char *given, *label, *hidden, *metal, *told;
@@ -175,9 +168,7 @@ static void test_R29_labels_of_made_and_given_queues(void **state)
         {"theirs", NULL, NULL, "theirs", "theirs"},
         {"theirs", "ours", NULL, "theirs", "ours"},
     };
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (unsigned i = 0; i < LENGTH(rows); i++) {
         gpusync_queue_desc desc = {.label = rows[i].label, .metal4 = true};
         gpusync_queue *queue = NULL;
         char text[64] = "";
@@ -204,9 +195,8 @@ static void test_R29_labels_of_made_and_given_queues(void **state)
 /* A tool under memory pressure makes a queue, and tries again later. */
 static const gpusync_queue_desc labelled = {.metal4 = true, .label = "a label"};
 
-static void test_R29_without_memory_no_queue_is_made(void **state)
+on_stage_with(test_R29_without_memory_no_queue_is_made, .no_queue = true)
 {
-    stage *s = stage_of(state);
     gpusync_result result;
     long n = 0;
     do {
@@ -226,12 +216,11 @@ static void test_R29_without_memory_no_queue_is_made(void **state)
 }
 
 /* Metal's objects: the queue, the listener of its own event, that event. Without a listener looks do. */
-static void test_R29_without_an_object_of_metals_no_queue_is_made(void **state)
+on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue = true,
+              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
     static const gpusync_result results[] = {GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK};
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(results); i++) {
+    for (unsigned i = 0; i < LENGTH(results); i++) {
         gpusync_queue *queue = (gpusync_queue *)s;
         gpusync_timeline *timeline = new_timeline(s->device);
         long blocks = kit_now().blocks, live = softmetal_live(NULL);
@@ -258,9 +247,8 @@ static void test_R29_without_an_object_of_metals_no_queue_is_made(void **state)
 }
 
 /* A queue's own event is no object of the program's: when the queue is gone, the device may go. */
-static void test_R29_the_queues_own_timeline_keeps_no_device_in_use(void **state)
+on_stage_with(test_R29_the_queues_own_timeline_keeps_no_device_in_use, .metal4 = true)
 {
-    stage *s = stage_of(state);
     assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
     destroy_queue(s, 0);
     assert_ok(gpusync_device_destroy(s->device));
@@ -271,19 +259,17 @@ static void test_R29_the_queues_own_timeline_keeps_no_device_in_use(void **state
 
 /* A renderer that is ported by halves mixes both kinds up. "recorded" and "legacy" are command buffers of the one kind,
    and of the other. */
-static void test_R29_what_is_not_supported_has_changed_nothing(void **state)
+on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true, .timelines = 1)
 {
     static const gpusync_command_buffer_desc named = {.label = "name", .unretained_references = true};
-    stage *s = stage_of(state);
     gpusync_queue *four = s->q[0], *plain = add_queue(s, 1, NULL);
     void *recorded = new_buffer(four), *legacy = new_buffer(plain);
     gpusync_point one = at(s->t[0], 1), two = at(s->t[0], 2);
     gpusync_ticket ticket = 7, tickets[2];
-    unsigned i, known;
     /* The memory of these serves the next. */
     assert_result(TRY_SUBMIT(four, &ticket, BUFFERS(legacy)), GPUSYNC_ERROR_UNSUPPORTED);
     assert_result(TRY_SUBMIT(plain, &ticket, BUFFERS(recorded)), GPUSYNC_ERROR_UNSUPPORTED);
-    for (known = 0; known < 2; known++) { /* the queues have seen a command buffer of theirs */
+    for (unsigned known = 0; known < 2; known++) { /* the queues have seen a command buffer of theirs */
         long blocks = kit_now().blocks, live = softmetal_live(NULL);
         unsigned long counts[2] = {softmetal_retain_count(recorded), softmetal_retain_count(legacy)};
         void *made[2] = {&ticket, &ticket};
@@ -308,7 +294,7 @@ static void test_R29_what_is_not_supported_has_changed_nothing(void **state)
             TRY_SUBMIT(four, &ticket, BUFFERS(legacy, recorded), .flags = HOST_SYNC | UNORDERED),
             TRY_SUBMIT(plain, &ticket, BUFFERS(legacy, recorded), SIGNALS(two)),
         };
-        for (i = 0; i < LENGTH(results); i++) {
+        for (unsigned i = 0; i < LENGTH(results); i++) {
             if (results[i] != GPUSYNC_ERROR_UNSUPPORTED) print_error("call %u of the list\n", i);
             assert_result(results[i], GPUSYNC_ERROR_UNSUPPORTED);
         }
@@ -327,7 +313,7 @@ static void test_R29_what_is_not_supported_has_changed_nothing(void **state)
     tickets[0] = SUBMIT(four, BUFFERS(recorded), SIGNALS(one));
     tickets[1] = commit(plain, legacy);
     finish_all(s);
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         assert_int_equal(tickets[i], 3);
         assert_ok(gpusync_poll(s->q[i], tickets[i], NULL));
     }
@@ -336,9 +322,8 @@ static void test_R29_what_is_not_supported_has_changed_nothing(void **state)
 /* -- what it commits ----------------------------------------------------------------------------------------------- */
 
 /* llama.cpp polls in a loop: what the GPU is through with has not ended before the feedback: there is no status. */
-static void test_R29_the_feedback_alone_tells_of_the_end(void **state)
+on_stage_with(test_R29_the_feedback_alone_tells_of_the_end, .metal4 = true)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = commit(s->q[0], buffer);
     job j = {0};
@@ -360,42 +345,37 @@ static void test_R29_the_feedback_alone_tells_of_the_end(void **state)
 }
 
 /* MLX ends one graph with several command buffers: one commit, one ticket, and the order of the array. */
-static void test_R29_several_buffers_have_one_commit_and_one_ticket(void **state)
+on_stage_with(test_R29_several_buffers_have_one_commit_and_one_ticket, .metal4 = true)
 {
     static const unsigned counts[] = {1, 2, 3, 5, 40}; /* a few need no memory of their own, many do */
-    stage *s = stage_of(state);
-    unsigned i, k;
-    for (i = 0; i < LENGTH(counts); i++) {
+    for (unsigned i = 0; i < LENGTH(counts); i++) {
         void *buffers[40];
         gpusync_submission submission = {.command_buffers = buffers, .command_buffer_count = counts[i]};
-        gpusync_ticket ticket;
         forget_marks();
-        for (k = 0; k < counts[i]; k++) mark(s, buffers[k] = new_buffer(s->q[0]), k);
+        for (unsigned k = 0; k < counts[i]; k++) mark(s, buffers[k] = new_buffer(s->q[0]), k);
         watch(s->metal[0]);
-        ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        gpusync_ticket ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
         assert_string_equal(sent.letters, "c");
         assert_int_equal(ticket, i + 1);
         assert_int_equal(gpusync_in_flight(s->q[0]), 1);
         assert_true(finish_next(s->q[0]));
         assert_ok(gpusync_poll(s->q[0], ticket, NULL));
         assert_int_equal(marks(), counts[i]);
-        for (k = 0; k < counts[i]; k++) assert_int_equal(mark_at(k), k);
+        for (unsigned k = 0; k < counts[i]; k++) assert_int_equal(mark_at(k), k);
     }
 }
 
 /* A render graph hands a buffer in twice, or one that is held. */
-static void test_R29_a_buffer_is_taken_once(void **state)
+on_stage_with(test_R29_a_buffer_is_taken_once, .metal4 = true, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *held[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     void *unordered = new_buffer(s->q[0]), *other = new_buffer(s->q[0]);
     gpusync_ticket tickets[2], ticket = 7;
     void *const none[2] = {other, NULL};
     gpusync_submission with_null = {.command_buffers = none, .command_buffer_count = 2};
-    unsigned i;
     tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held[0], held[1]));
     tickets[1] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(unordered), .flags = UNORDERED);
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         void *buffer = i < 2 ? held[i] : unordered;
         assert_result(gpusync_commit(s->q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
         assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(buffer)), GPUSYNC_ERROR_ALREADY_COMMITTED);
@@ -412,11 +392,9 @@ static void test_R29_a_buffer_is_taken_once(void **state)
 }
 
 /* Apple's sample has one command buffer, which it begins again in each frame: gpusync keeps it until the feedback. */
-static void test_R29_a_command_buffer_is_retained_until_the_feedback(void **state)
+on_stage_with(test_R29_a_command_buffer_is_retained_until_the_feedback, .metal4 = true, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    unsigned way;
-    for (way = 0; way < 3; way++) { /* a commit; a submission; one with signals */
+    for (unsigned way = 0; way < 3; way++) { /* a commit; a submission; one with signals */
         long before = softmetal_live("command_buffer4");
         void *allocator = metal4_allocator_new(s->metal_device);
         void *buffer = metal4_buffer_new(s->metal_device);
@@ -437,18 +415,16 @@ static void test_R29_a_command_buffer_is_retained_until_the_feedback(void **stat
 }
 
 /* A queue whose options kept their handlers would tell of an end twice: each commit has options of its own. */
-static void test_R29_each_commit_has_options_of_its_own(void **state)
+on_stage_with(test_R29_each_commit_has_options_of_its_own, .metal4 = true)
 {
-    stage *s = stage_of(state);
     gpusync_ticket tickets[3];
     note notes[3] = {0};
-    unsigned i;
     set_quirk(QUIRK(options_keep_handlers), true);
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         tickets[i] = commit_new(s->q[0]);
         on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     }
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         assert_true(finish_next(s->q[0]));
         assert_int_equal(gpusync_in_flight(s->q[0]), 2 - i);
         assert_noted(&notes[i], GPUSYNC_OK);
@@ -456,13 +432,11 @@ static void test_R29_each_commit_has_options_of_its_own(void **state)
 }
 
 /* Room counts tickets, whatever is in them: an upload thread with a limit of three. */
-static void test_R29_room_counts_tickets(void **state)
+on_stage_with(test_R29_room_counts_tickets, .metal4 = true, .timelines = 1, .queue = {.max_command_buffer_count = 3})
 {
-    stage *s = stage_of(state);
     gpusync_queue_desc given = {.metal_queue = metal4_queue_new(s->metal_device), .max_command_buffer_count = 3};
-    unsigned i;
     add_queue(s, 1, &given);
-    for (i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         gpusync_queue *q = s->q[i];
         void *refused = new_buffer(q);
         gpusync_ticket ticket = 7;
@@ -486,12 +460,10 @@ static void test_R29_room_counts_tickets(void **state)
 }
 
 /* A tool records hundreds of small jobs before it waits once. */
-static void test_R29_there_is_no_limit_by_default(void **state)
+on_stage_with(test_R29_there_is_no_limit_by_default, .metal4 = true, .timelines = 1)
 {
     enum { JOBS = 300 };
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < JOBS; i++)
+    for (unsigned i = 0; i < JOBS; i++)
         if (i % 2) commit_new(s->q[0]);
         else SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_int_equal(gpusync_in_flight(s->q[0]), JOBS);
@@ -501,9 +473,8 @@ static void test_R29_there_is_no_limit_by_default(void **state)
 }
 
 /* A player has its feedback come on a dispatch queue of its own. */
-static void test_R29_feedback_may_come_on_the_programs_own_queue(void **state)
+on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = true, .timelines = 1, .real = true)
 {
-    stage *s = stage_of(state);
     void *dispatch = dispatch_queue_create("feedback", NULL);
     gpusync_queue_desc desc = {.metal_queue = metal4_queue_new_on(s->metal_device, dispatch)};
     gpusync_queue *queue = add_queue(s, 1, &desc);
@@ -524,7 +495,7 @@ static void test_R29_feedback_may_come_on_the_programs_own_queue(void **state)
 
 /* A profiler sees what the queue gets: waits, the commit, the signals, and one more where there are signals. The
    values from 1 on are those of other code: Metal may wait for them. */
-static void test_R29_waits_and_signals_are_operations_of_the_queue(void **state)
+on_stage_with(test_R29_waits_and_signals_are_operations_of_the_queue, .metal4 = true)
 {
     static const struct {
         unsigned waits, buffers, signals;
@@ -544,9 +515,7 @@ static void test_R29_waits_and_signals_are_operations_of_the_queue(void **state)
         {0, 0, 2, UNORDERED, "", ""},
         {0, 0, 0, 0, "", ""},
     };
-    stage *s = stage_of(state);
-    unsigned i, k;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (unsigned i = 0; i < LENGTH(rows); i++) {
         gpusync_timeline *waited[2] = {of_others(s), of_others(s)};
         gpusync_timeline *signalled[2] = {new_timeline(s->device), new_timeline(s->device)};
         gpusync_point waits[2] = {at(waited[0], 1), at(waited[1], 2)};
@@ -555,29 +524,27 @@ static void test_R29_waits_and_signals_are_operations_of_the_queue(void **state)
         bool ends = !rows[i].waits && !rows[i].buffers;
         gpusync_submission submission = {waits, rows[i].waits, buffers, rows[i].buffers, signals, rows[i].signals,
                                          NULL, NULL, NULL, rows[i].flags};
-        gpusync_ticket ticket;
         forget_marks();
-        for (k = 0; k < 3; k++) mark(s, buffers[k], k);
+        for (unsigned k = 0; k < 3; k++) mark(s, buffers[k], k);
         watch(s->metal[0]);
-        ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        gpusync_ticket ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
         assert_string_equal(sent.letters, rows[i].at_once);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), ends ? GPUSYNC_OK : GPUSYNC_NOT_READY);
         if (rows[i].waits) assert_false(finish_next(s->q[0]));
-        for (k = 0; k < rows[i].waits; k++) raise_event(waited[k], k + 1);
+        for (unsigned k = 0; k < rows[i].waits; k++) raise_event(waited[k], k + 1);
         assert_string_equal(sent.letters, rows[i].at_last);
         assert_int_equal(finish_next(s->q[0]), rows[i].buffers != 0);
         assert_ok(gpusync_poll(s->q[0], ticket, NULL));
         assert_int_equal(marks(), rows[i].buffers);
-        for (k = 0; k < rows[i].signals; k++) assert_int_equal(value_of(signalled[k]), k + 3);
+        for (unsigned k = 0; k < rows[i].signals; k++) assert_int_equal(value_of(signalled[k]), k + 3);
         assert_string_equal(sent.letters, rows[i].at_last);
         DROP(waited[0], waited[1], signalled[0], signalled[1]);
     }
 }
 
 /* A streaming system waits for what is there already, and for tickets: the GPU is not asked. */
-static void test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come(void **state)
+on_stage_with(test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come, .metal4 = true, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_queue *plain = add_queue(s, 1, NULL);
     gpusync_ticket ended = commit_new(plain), running, ticket;
     finish_all(s);
@@ -595,23 +562,21 @@ static void test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come(v
 }
 
 /* A decoder waits on the queue on which frames are drawn: its wait delays them all, UNORDERED ones, too. */
-static void test_R29_a_wait_delays_all_later_work_of_the_queue(void **state)
+on_stage_with(test_R29_a_wait_delays_all_later_work_of_the_queue, .metal4 = true, .timelines = 1,
+              .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         uint32_t flags[2] = {i & 1 ? UNORDERED : 0, i & 2 ? UNORDERED : 0};
         void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
         gpusync_ticket tickets[2];
-        unsigned k;
         tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1)), BUFFERS(buffers[0]), .flags = flags[0]);
         tickets[1] = SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = flags[1]);
         assert_true(is_sent(buffers[0]));
         assert_true(is_sent(buffers[1]));
         assert_false(finish_next(s->q[0]));
         raise_event(s->t[0], i + 1);
-        for (k = 0; k < 2; k++) assert_true(finish_next(s->q[0]));
-        for (k = 0; k < 2; k++) assert_ok(gpusync_poll(s->q[0], tickets[k], NULL));
+        for (unsigned k = 0; k < 2; k++) assert_true(finish_next(s->q[0]));
+        for (unsigned k = 0; k < 2; k++) assert_ok(gpusync_poll(s->q[0], tickets[k], NULL));
     }
 }
 
@@ -621,28 +586,23 @@ static void *feedback_of;
 static void finish_in_the_commit(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     void *buffer = feedback_of;
-    (void)user;
-    (void)object;
     if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit:count:options:") != 0 || !buffer) return;
     feedback_of = NULL;
     softmetal_finish(buffer);
 }
 
-static void test_R29_a_feedback_may_come_inside_the_commit(void **state)
+on_stage_with(test_R29_a_feedback_may_come_inside_the_commit, .metal4 = true)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         void *buffer = new_buffer(s->q[0]);
         gpusync_timeline *go = new_timeline(s->device), *timeline = new_timeline(s->device);
         gpusync_point wait = at(go, 1), signal = at(timeline, 1);
         gpusync_submission submission = {.waits = &wait, .command_buffers = &buffer, .command_buffer_count = 1,
                                          .signals = &signal, .signal_count = i & 1};
-        gpusync_ticket ticket;
         submission.wait_count = i >> 1; /* sent in the call, or as the host signals */
         feedback_of = buffer;
         softmetal_set_message_hook(finish_in_the_commit, NULL);
-        ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        gpusync_ticket ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
         signal_value(go, 1);
         softmetal_set_message_hook(NULL, NULL);
         assert_null(feedback_of);
@@ -657,18 +617,16 @@ static void test_R29_a_feedback_may_come_inside_the_commit(void **state)
 /* -- both kinds of queue ------------------------------------------------------------------------------------------- */
 
 /* Two simulations, one on each kind of queue, take turns on one timeline; sent forwards, or accepted backwards. */
-static void test_R29_both_kinds_of_queue_take_turns(void **state)
+on_stage_with(test_R29_both_kinds_of_queue_take_turns, .mixed = true, .queues = 2)
 {
     enum { TURNS = 12 };
     static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
-    stage *s = stage_of(state);
-    unsigned i, k, backwards;
-    for (i = 0; i < LENGTH(kinds); i++)
-        for (backwards = 0; backwards < 2; backwards++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++)
+        for (unsigned backwards = 0; backwards < 2; backwards++) {
             gpusync_timeline *timeline = new_timeline(s->device);
             gpusync_ticket tickets[TURNS];
             forget_marks();
-            for (k = 0; k < TURNS; k++) {
+            for (unsigned k = 0; k < TURNS; k++) {
                 unsigned turn = backwards ? TURNS - 1 - k : k;
                 void *buffer = new_buffer(s->q[turn & 1]);
                 mark(s, buffer, turn);
@@ -677,10 +635,10 @@ static void test_R29_both_kinds_of_queue_take_turns(void **state)
                                        .flags = kinds[i] | (backwards ? UNORDERED : 0));
             }
             finish_all(s);
-            for (k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
+            for (unsigned k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
             assert_int_equal(value_of(timeline), TURNS);
             assert_int_equal(marks(), TURNS);
-            for (k = 0; k < TURNS; k++) assert_int_equal(mark_at(k), k);
+            for (unsigned k = 0; k < TURNS; k++) assert_int_equal(mark_at(k), k);
             assert_ok(gpusync_timeline_destroy(timeline));
         }
 }
@@ -698,8 +656,7 @@ typedef struct chain {
 static void *run_chain(void *argument)
 {
     chain *c = (chain *)argument;
-    uint64_t i;
-    for (i = 0; i < ROUNDS; i++) {
+    for (uint64_t i = 0; i < ROUNDS; i++) {
         gpusync_queue *queue = c->s->q[(i + c->first) % 2];
         gpusync_point wait = at(c->timeline, i), signal = at(c->timeline, i + 1);
         void *buffer = new_buffer(queue);
@@ -715,25 +672,24 @@ static void *run_chain(void *argument)
     return NULL;
 }
 
-static void test_R29_threads_send_chains_across_both_kinds(void **state)
+on_stage_with(test_R29_threads_send_chains_across_both_kinds, .mixed = true, .queues = 2, .timelines = STAGE_MOST,
+              .real = true, .threads = true)
 {
-    stage *s = stage_of(state);
     chain chains[STAGE_MOST];
     pthread_t threads[STAGE_MOST];
-    unsigned i;
-    for (i = 0; i < STAGE_MOST; i++) {
+    for (unsigned i = 0; i < STAGE_MOST; i++) {
         chains[i] = (chain){s, s->t[i], i};
         threads[i] = start(run_chain, &chains[i]);
     }
-    for (i = 0; i < STAGE_MOST; i++) join(threads[i]);
+    for (unsigned i = 0; i < STAGE_MOST; i++) join(threads[i]);
     assert_ok(gpusync_device_wait(s->device, SECONDS(60), NULL));
-    for (i = 0; i < STAGE_MOST; i++) assert_int_equal(value_of(s->t[i]), ROUNDS);
+    for (unsigned i = 0; i < STAGE_MOST; i++) assert_int_equal(value_of(s->t[i]), ROUNDS);
 }
 
 /* -- failures ------------------------------------------------------------------------------------------------------ */
 
 /* A crash reporter sorts by class: without a number of the driver's the code of Metal 4's own list decides. */
-static void test_R29_the_code_of_metal_4_gives_the_class(void **state)
+without_stage(test_R29_the_code_of_metal_4_gives_the_class)
 {
     static const struct {
         const char *domain;
@@ -755,25 +711,20 @@ static void test_R29_the_code_of_metal_4_gives_the_class(void **state)
         {"MTLCommandBufferErrorDomain", 1, GPUSYNC_FAILURE_OTHER, false, false},
         {"MTL4CommandQueueErrorDomain2", 3, GPUSYNC_FAILURE_OTHER, false, false},
     };
-    unsigned i, bare;
-    (void)state;
-    for (i = 0; i < LENGTH(rows); i++)
-        for (bare = 0; bare < 2; bare++) {
+    for (unsigned i = 0; i < LENGTH(rows); i++)
+        for (unsigned bare = 0; bare < 2; bare++) {
             static const stage_desc desc = {.metal4 = true};
             const char *domain = rows[i].domain ? rows[i].domain : "MTL4CommandQueueErrorDomain";
-            gpusync_ticket ticket;
-            gpusync_error error;
-            void *buffer;
             stage s;
             stage_open(&s, &desc);
             set_quirk(QUIRK(bare_errors), true); /* no number of the driver's */
             set_quirk(QUIRK(bare_feedback_errors), bare);
-            buffer = named_buffer(s.q[0], "the culprit");
+            void *buffer = named_buffer(s.q[0], "the culprit");
             softmetal_fail(buffer, rows[i].domain, rows[i].code, "a text");
-            ticket = SUBMIT(s.q[0], BUFFERS(buffer, new_buffer(s.q[0])), .label = "not this one");
+            gpusync_ticket ticket = SUBMIT(s.q[0], BUFFERS(buffer, new_buffer(s.q[0])), .label = "not this one");
             assert_true(finish_next(s.q[0]));
             assert_result(gpusync_poll(s.q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-            error = failure_at(s.q[0], 0);
+            gpusync_error error = failure_at(s.q[0], 0);
             assert_int_equal(error.failure, rows[i].failure);
             assert_int_equal(error.transient, rows[i].transient);
             assert_int_equal(error.code, rows[i].code);
@@ -790,7 +741,7 @@ static void test_R29_the_code_of_metal_4_gives_the_class(void **state)
 }
 
 /* The driver's number stands two errors deep, the text and the code one deep: the outer one of Metal 4 says nothing. */
-static void test_R29_the_error_inside_the_wrapper_is_told(void **state)
+on_stage_with(test_R29_the_error_inside_the_wrapper_is_told, .metal4 = true)
 {
     static const struct {
         unsigned reason;
@@ -803,19 +754,16 @@ static void test_R29_the_error_inside_the_wrapper_is_told(void **state)
         {SOFTMETAL_INTERNAL, 6, GPUSYNC_FAILURE_OTHER},
     };
     static const char *const texts[] = {NULL, "no number in this text"};
-    stage *s = stage_of(state);
     unsigned i, k, n = 0;
     for (i = 0; i < LENGTH(rows); i++)
         for (k = 0; k < 4; k++) {
             void *buffer = new_buffer(s->q[0]);
-            gpusync_error error;
-            gpusync_ticket ticket;
             set_quirk(QUIRK(bare_feedback_errors), k & 1);
             softmetal_fail_as(buffer, rows[i].reason, texts[k >> 1]);
-            ticket = SUBMIT(s->q[0], BUFFERS(buffer), .label = "a submission");
+            gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer), .label = "a submission");
             assert_true(finish_next(s->q[0]));
             assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-            error = failure_at(s->q[0], n++);
+            gpusync_error error = failure_at(s->q[0], n++);
             assert_int_equal(error.failure, rows[i].failure);
             assert_int_equal(error.code, rows[i].code);
             assert_string_equal(error.domain, "MTL4CommandQueueErrorDomain");
@@ -826,9 +774,8 @@ static void test_R29_the_error_inside_the_wrapper_is_told(void **state)
 }
 
 /* Somebody pulls the plug of an external GPU. */
-static void test_R29_a_removed_device_is_lost(void **state)
+on_stage_with(test_R29_a_removed_device_is_lost, .metal4 = true, .timelines = 2)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
     gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(new_buffer(s->q[0])));
     void *buffer = new_buffer(s->q[0]), *own = softmetal_last_signalled(s->metal[0]);
@@ -848,7 +795,7 @@ static void test_R29_a_removed_device_is_lost(void **state)
 /* A watchdog ends a wait that takes too long, and Metal 4 runs the work all the same: it read what was not there. */
 typedef enum cut { STAYS, COMES, FAILS_ITSELF, SECOND_OF_TWO, CUTS } cut;
 
-static void test_R29_a_wait_that_metal_gave_up_fails_the_work(void **state)
+on_stage_with(test_R29_a_wait_that_metal_gave_up_fails_the_work, .metal4 = true)
 {
     static const struct {
         cut how;
@@ -861,7 +808,6 @@ static void test_R29_a_wait_that_metal_gave_up_fails_the_work(void **state)
         {SECOND_OF_TWO, GPUSYNC_ERROR_EXECUTION, GPUSYNC_FAILURE_GPU_TIMEOUT},
     };
     static const gpusync_timeline_desc order = {.order_only = true};
-    stage *s = stage_of(state);
     unsigned i, several, n = 0;
     for (i = 0; i < LENGTH(rows); i++)
         for (several = 0; several < 2; several++) {
@@ -871,13 +817,12 @@ static void test_R29_a_wait_that_metal_gave_up_fails_the_work(void **state)
             gpusync_point waits[2] = {at(waited[1], 1), at(waited[0], 1)};
             gpusync_point signals[2] = {at(signalled, 1), {0}};
             gpusync_submission submission = {waits, 2, buffers, 1 + several, signals, 2, NULL, NULL, "a label", 0};
-            gpusync_ticket ticket;
             assert_ok(gpusync_timeline_create(s->device, &order, &rises));
             signals[1] = at(rises, 1);
             forget_marks();
             mark(s, buffers[0], 1);
             if (rows[i].how == FAILS_ITSELF) softmetal_fail_as(buffers[0], SOFTMETAL_PAGE_FAULT, NULL);
-            ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+            gpusync_ticket ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
             raise_event(waited[1], 1);
             softmetal_time_out(buffers[0]);
             if (rows[i].how == COMES) raise_event(waited[0], 1);
@@ -905,13 +850,11 @@ static void test_R29_a_wait_that_metal_gave_up_fails_the_work(void **state)
 }
 
 /* A value of a timeline that begins above 0 on its event: the wait is for the sum of both. */
-static void test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value(void **state)
+on_stage_with(test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value, .metal4 = true, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_queue *plain = add_queue(s, 1, NULL);
     void *reader = new_buffer(s->q[0]), *writer = new_buffer(plain);
     uint64_t base = 0;
-    gpusync_ticket ticket;
     signal_value(s->t[0], 5);
     drop_timeline(s, 0); /* its event goes to the next one */
     s->t[0] = new_timeline(s->device);
@@ -919,7 +862,7 @@ static void test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value(void
     assert_int_equal(base, 5);
     encode_signal(plain, writer, at(s->t[0], 1));
     commit(plain, writer);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader));
     softmetal_time_out(reader);
     assert_true(finish_next(s->q[0]));
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -932,9 +875,8 @@ static void test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value(void
 }
 
 /* The work signals what it waits for: its own signal must not pass for the value that did not come. */
-static void test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_given_up(void **state)
+on_stage_with(test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_given_up, .metal4 = true, .timelines = 2)
 {
-    stage *s = stage_of(state);
     gpusync_queue *plain = add_queue(s, 1, NULL);
     void *reader = new_buffer(s->q[0]), *writer = new_buffer(plain);
     gpusync_ticket ticket;
@@ -964,17 +906,14 @@ static double tick(void)
 }
 
 /* A frame pacer asks how long the GPU took: the feedback tells, once for all command buffers of the commit. */
-static void test_R29_the_feedback_has_the_times(void **state)
+on_stage_with(test_R29_the_feedback_has_the_times, .metal4 = true, .timelines = 2)
 {
-    stage *s = stage_of(state);
-    unsigned fails;
     softmetal_set_gpu_clock(tick);
-    for (fails = 0; fails < 2; fails++) {
+    for (unsigned fails = 0; fails < 2; fails++) {
         void *buffer = new_buffer(s->q[0]);
         gpusync_times times = {7, 7};
-        gpusync_ticket ticket;
         if (fails) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        ticket = SUBMIT(s->q[0], BUFFERS(buffer, new_buffer(s->q[0])), SIGNALS(at(s->t[fails], 1)));
+        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer, new_buffer(s->q[0])), SIGNALS(at(s->t[fails], 1)));
         assert_result(gpusync_poll(s->q[0], ticket, &times), GPUSYNC_NOT_READY);
         assert_true(times.gpu_start_s == 0 && times.gpu_end_s == 0);
         assert_true(finish_next(s->q[0]));
@@ -987,19 +926,17 @@ static void test_R29_the_feedback_has_the_times(void **state)
 }
 
 /* Metal drops the block of a feedback that it never gave. No look helps: nothing but the feedback tells of the end. */
-static void test_R29_without_its_feedback_a_ticket_never_ends(void **state)
+on_stage_with(test_R29_without_its_feedback_a_ticket_never_ends, .metal4 = true, .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *lost = new_buffer(s->q[0]);
     gpusync_ticket tickets[3];
     note notes[3] = {0};
     size_t count;
-    unsigned i;
     softmetal_lose_handlers(lost);
     tickets[0] = SUBMIT(s->q[0], BUFFERS(lost), SIGNALS(at(s->t[0], 1)));
     tickets[1] = commit_new(s->q[0]);
     tickets[2] = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = UNORDERED);
-    for (i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    for (unsigned i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     finish_all(s);
     assert_result(gpusync_wait(s->q[0], tickets[0], MS(120), NULL), GPUSYNC_TIMEOUT); /* it has looked, too */
     assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, &count));
@@ -1019,9 +956,8 @@ static void test_R29_without_its_feedback_a_ticket_never_ends(void **state)
 }
 
 /* ... on a lost device the destroy gives such work up after a second. */
-static void test_R29_a_lost_device_lets_go_what_has_no_feedback(void **state)
+on_stage_with(test_R29_a_lost_device_lets_go_what_has_no_feedback, .metal4 = true)
 {
-    stage *s = stage_of(state);
     void *lost = new_buffer(s->q[0]);
     note n = {0};
     gpusync_ticket ticket = commit(s->q[0], lost);
@@ -1056,20 +992,19 @@ typedef enum meanwhile { NOTHING, HOST_PASSES, HOST_FAILS, WORK_FAILS, MEANWHILE
 static void leave_signals(stage *s, size_t quirk, ending how, meanwhile what, bool timelines_first)
 {
     void *buffer = new_buffer(s->q[0]), *metal = s->metal[0];
-    unsigned i;
     if (what == WORK_FAILS) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1), at(s->t[1], 5), at(s->t[1], 6), at(s->t[2], 2)));
     set_quirk(quirk, true);
     assert_true(finish_next(s->q[0]));
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         if (what == HOST_PASSES) signal_value(s->t[i], 9);
         if (what == HOST_FAILS) assert_ok(gpusync_timeline_fail(s->t[i], NULL));
         if (what == NOTHING) assert_int_equal(value_of(s->t[i]), i == 0 ? 1 : i == 1 ? 6 : 2);
         if (what == WORK_FAILS) assert_failed(s->t[i], GPUSYNC_ERROR_EXECUTION);
     }
-    for (i = 0; i < 3 && timelines_first; i++) drop_timeline(s, i);
+    for (unsigned i = 0; i < 3 && timelines_first; i++) drop_timeline(s, i);
     end_queue(s, 0, how);
-    for (i = 0; i < 3 && !timelines_first; i++) drop_timeline(s, i);
+    for (unsigned i = 0; i < 3 && !timelines_first; i++) drop_timeline(s, i);
     assert_int_equal(softmetal_live("queue_operation"), 5);
     assert_int_equal(softmetal_live("shared_event"), 4); /* the queue's own, too */
     assert_true(softmetal_retain_count(metal) > 1);
@@ -1080,15 +1015,13 @@ static void leave_signals(stage *s, size_t quirk, ending how, meanwhile what, bo
     assert_int_equal(softmetal_retain_count(metal), 2); /* the stage, and the run of the kit's buffer */
 }
 
-static void test_R29_what_signals_use_stays_until_the_queue_has_made_them(void **state)
+without_stage(test_R29_what_signals_use_stays_until_the_queue_has_made_them)
 {
     static const size_t quirks[] = {QUIRK(signals_late), QUIRK(signals_held)};
-    unsigned quirk, how, what, timelines_first;
-    (void)state;
-    for (quirk = 0; quirk < LENGTH(quirks); quirk++)
-        for (how = 0; how < ENDINGS; how++)
-            for (what = 0; what < MEANWHILES; what++)
-                for (timelines_first = 0; timelines_first < 2; timelines_first++) {
+    for (unsigned quirk = 0; quirk < LENGTH(quirks); quirk++)
+        for (unsigned how = 0; how < ENDINGS; how++)
+            for (unsigned what = 0; what < MEANWHILES; what++)
+                for (unsigned timelines_first = 0; timelines_first < 2; timelines_first++) {
                     static const stage_desc desc = {.metal4 = true, .timelines = 3};
                     stage s;
                     stage_open(&s, &desc);
@@ -1098,24 +1031,20 @@ static void test_R29_what_signals_use_stays_until_the_queue_has_made_them(void *
 }
 
 /* A queue is abandoned while the GPU has its work, or waits in front of it; then timelines and device go, too. */
-static void test_R29_what_is_abandoned_in_flight_is_kept(void **state)
+without_stage(test_R29_what_is_abandoned_in_flight_is_kept)
 {
-    unsigned waits, signals, last;
-    (void)state;
-    for (waits = 0; waits < 2; waits++)
-        for (signals = 0; signals < 2; signals++)
-            for (last = 0; last < 2; last++) { /* the timelines go last */
+    for (unsigned waits = 0; waits < 2; waits++)
+        for (unsigned signals = 0; signals < 2; signals++)
+            for (unsigned last = 0; last < 2; last++) { /* the timelines go last */
                 static const stage_desc desc = {.metal4 = true, .timelines = 1};
-                gpusync_timeline *others;
-                gpusync_point wait, signal;
                 gpusync_submission submission = {.command_buffer_count = 2, .wait_count = waits,
                                                  .signal_count = signals};
                 void *buffers[2], *event;
                 stage s;
                 stage_open(&s, &desc);
-                others = of_others(&s);
-                wait = at(others, 1);
-                signal = at(s.t[0], 1);
+                gpusync_timeline *others = of_others(&s);
+                gpusync_point wait = at(others, 1);
+                gpusync_point signal = at(s.t[0], 1);
                 buffers[0] = new_buffer(s.q[0]);
                 buffers[1] = new_buffer(s.q[0]);
                 submission.waits = &wait;
@@ -1148,13 +1077,10 @@ static gpusync_result destroy_device(void *device)
     return gpusync_device_destroy((gpusync_device *)device);
 }
 
-static void test_R29_the_device_waits_for_late_signals_and_not_for_ever(void **state)
+without_stage(test_R29_the_device_waits_for_late_signals_and_not_for_ever)
 {
-    unsigned come;
-    (void)state;
-    for (come = 0; come < 2; come++) {
+    for (unsigned come = 0; come < 2; come++) {
         static const stage_desc desc = {.metal4 = true, .timelines = 1};
-        gpusync_device *device;
         job j = {0};
         stage s;
         stage_open(&s, &desc);
@@ -1163,7 +1089,7 @@ static void test_R29_the_device_waits_for_late_signals_and_not_for_ever(void **s
         finish_all(&s);
         drop_timeline(&s, 0);
         destroy_queue(&s, 0);
-        device = s.device;
+        gpusync_device *device = s.device;
         s.device = NULL;
         job_call(&j, destroy_device, device);
         await_parked(1);
@@ -1178,14 +1104,13 @@ static void test_R29_the_device_waits_for_late_signals_and_not_for_ever(void **s
 
 /* Metal may not make the signals behind failed work: what they use stays for the next signals of the queue, or for
    good; then the log says so. */
-static void test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_said_in_the_log(void **state)
+on_stage_with(test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_said_in_the_log, .metal4 = true,
+              .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *failing = new_buffer(s->q[0]), *next = new_buffer(s->q[0]), *last = new_buffer(s->q[0]), *own;
-    gpusync_ticket ticket;
     set_quirk(QUIRK(signals_die_with_failure), true);
     softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
-    ticket = SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)));
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)));
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
@@ -1218,12 +1143,11 @@ static void test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_sai
 
 /* A queue that makes a later signal first, by a millisecond: the values are right all the same. (Its events have to
    outlive it: gpusync takes it that a queue makes its signals in their order.) */
-static void test_R29_values_are_right_though_signals_overtake_each_other(void **state)
+on_stage_with(test_R29_values_are_right_though_signals_overtake_each_other, .mixed = true, .queues = 2, .timelines = 2,
+              .real = true, .threads = true)
 {
-    stage *s = stage_of(state);
-    uint64_t i;
     set_quirk(QUIRK(overtaken_signals), true);
-    for (i = 0; i < 8; i++) {
+    for (uint64_t i = 0; i < 8; i++) {
         gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])),
                                        SIGNALS(at(s->t[0], i + 1), at(s->t[1], 2 * i + 1), at(s->t[1], 2 * i + 2)));
         gpusync_ticket behind = SUBMIT(s->q[1], WAITS(at(s->t[1], 2 * i + 2), at(s->t[0], i + 1)),
@@ -1238,17 +1162,15 @@ static void test_R29_values_are_right_though_signals_overtake_each_other(void **
 
 /* Events may just store: the signal of 1 comes behind its feedback, when another queue has signalled 2 already, and the
    event falls to 1. Work of a third queue that comes to its wait for 2 only now must not wait for ever. */
-static void test_R29_a_late_signal_lowers_no_event(void **state)
+on_stage_with(test_R29_a_late_signal_lowers_no_event, .mixed = true, .queues = 3, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    gpusync_ticket first, second;
     set_quirk(QUIRK(falling_events), true);
     set_quirk(QUIRK(signals_late), true);
     SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
     assert_true(finish_next(s->q[0]));
     SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 2)));
-    first = commit_new(s->q[2]);
-    second = SUBMIT(s->q[2], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[2])));
+    gpusync_ticket first = commit_new(s->q[2]);
+    gpusync_ticket second = SUBMIT(s->q[2], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[2])));
     while (finish_next(s->q[1])) {}
     assert_int_equal(value_of(s->t[0]), 2);
     set_quirk(QUIRK(signals_late), false);
@@ -1259,9 +1181,8 @@ static void test_R29_a_late_signal_lowers_no_event(void **state)
 }
 
 /* ... nor may it take the value of a failure back, or what the host has signalled. */
-static void test_R29_a_late_signal_takes_no_failure_back(void **state)
+on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queues = 3)
 {
-    stage *s = stage_of(state);
     unsigned how;
     for (how = 0; how < 3; how++) { /* the host signals more; fails the timeline; and the work in between fails, too */
         gpusync_timeline *timeline = new_timeline(s->device), *other = new_timeline(s->device);
@@ -1289,13 +1210,11 @@ static void test_R29_a_late_signal_takes_no_failure_back(void **state)
 }
 
 /* UNORDERED work goes to Metal before a ticket below it: its signals do not stand for those of that ticket. */
-static void test_R29_signals_of_work_that_passed_let_nothing_go(void **state)
+on_stage_with(test_R29_signals_of_work_that_passed_let_nothing_go, .metal4 = true, .timelines = 3)
 {
-    stage *s = stage_of(state);
     void *held = new_buffer(s->q[0]);
-    gpusync_ticket ticket;
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)));
-    ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[2], 1)), .flags = UNORDERED);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[2], 1)), .flags = UNORDERED);
     assert_true(finish_next(s->q[0]));
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_true(softmetal_settle_listeners(SECONDS(60)));
@@ -1311,14 +1230,12 @@ static void test_R29_signals_of_work_that_passed_let_nothing_go(void **state)
 }
 
 /* Several frames in flight signal several timelines: what each uses goes in the order of the queue's signals. */
-static void test_R29_what_many_signals_use_goes_in_their_order(void **state)
+on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true, .timelines = 4)
 {
     enum { FRAMES = 6 };
-    stage *s = stage_of(state);
     void *buffers[FRAMES];
-    unsigned i;
     set_quirk(QUIRK(signals_late), true);
-    for (i = 0; i < FRAMES; i++) {
+    for (unsigned i = 0; i < FRAMES; i++) {
         gpusync_point signals[2] = {at(s->t[i % 3], i + 1), at(s->t[3], i + 1)};
         gpusync_submission submission = {.command_buffers = &buffers[i], .command_buffer_count = 1,
                                          .signals = signals, .signal_count = i % 3};
@@ -1328,13 +1245,13 @@ static void test_R29_what_many_signals_use_goes_in_their_order(void **state)
     finish_all(s);
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
     assert_int_equal(value_of(s->t[3]), FRAMES);
-    for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 ? 2 : 1);
+    for (unsigned i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 ? 2 : 1);
     metal_event_signal(softmetal_last_signalled(s->metal[0]), 1); /* as if the queue had come so far */
     assert_true(softmetal_settle_listeners(SECONDS(60)));
-    for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 && i > 1 ? 2 : 1);
+    for (unsigned i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), i % 3 && i > 1 ? 2 : 1);
     set_quirk(QUIRK(signals_late), false);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
-    for (i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), 1);
+    for (unsigned i = 0; i < FRAMES; i++) assert_int_equal(softmetal_retain_count(buffers[i]), 1);
 }
 
 /* Listeners are deaf on some systems: a look finds that the signals are made. */
@@ -1362,20 +1279,17 @@ static void look_by_the_devices_destroy(stage *s)
     s->device = NULL;
 }
 
-static void test_R29_a_look_finds_that_the_signals_are_made(void **state)
+without_stage(test_R29_a_look_finds_that_the_signals_are_made)
 {
     static void (*const rows[])(stage *) = {look_by_callbacks, look_by_a_wait, look_by_a_poll,
                                             look_by_the_devices_destroy};
-    unsigned i, gone;
-    (void)state;
-    for (i = 0; i < LENGTH(rows); i++)
-        for (gone = 0; gone < 2; gone++) { /* the queue, before the look */
+    for (unsigned i = 0; i < LENGTH(rows); i++)
+        for (unsigned gone = 0; gone < 2; gone++) { /* the queue, before the look */
             static const stage_desc desc = {.metal4 = true, .queues = 2, .timelines = 2,
                                             .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}};
-            void *buffer;
             stage s;
             stage_open(&s, &desc);
-            buffer = new_buffer(s.q[0]);
+            void *buffer = new_buffer(s.q[0]);
             SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.t[0], 1)));
             set_quirk(QUIRK(signals_late), true);
             finish_all(&s);
@@ -1395,12 +1309,10 @@ static void test_R29_a_look_finds_that_the_signals_are_made(void **state)
 /* -- what is refused for want of memory, or of an object ----------------------------------------------------------- */
 
 /* A phone is out of memory in the middle of a frame, which is submitted again later. */
-static void test_R29_a_submission_that_lacks_something_has_changed_nothing(void **state)
+on_stage_with(test_R29_a_submission_that_lacks_something_has_changed_nothing, .metal4 = true)
 {
-    stage *s = stage_of(state);
-    unsigned metal, held;
-    for (metal = 0; metal < 2; metal++)
-        for (held = 0; held < 2; held++) {
+    for (unsigned metal = 0; metal < 2; metal++)
+        for (unsigned held = 0; held < 2; held++) {
             gpusync_timeline *waited = of_others(s), *go = new_timeline(s->device), *risen = new_timeline(s->device);
             void *buffers[8];
             gpusync_point waits[7], signals[7];
@@ -1408,11 +1320,10 @@ static void test_R29_a_submission_that_lacks_something_has_changed_nothing(void 
             gpusync_result result;
             note told = {0};
             long n = 0;
-            unsigned i;
             gpusync_submission submission = {waits, 7, buffers, 8, signals, 7, remember, &told, "a frame", 0};
-            for (i = 0; i < 8; i++) buffers[i] = new_buffer(s->q[0]);
-            for (i = 0; i < 7; i++) waits[i] = at(i == 0 && held ? go : waited, i + 1);
-            for (i = 0; i < 7; i++) signals[i] = at(risen, i + 1);
+            for (unsigned i = 0; i < 8; i++) buffers[i] = new_buffer(s->q[0]);
+            for (unsigned i = 0; i < 7; i++) waits[i] = at(i == 0 && held ? go : waited, i + 1);
+            for (unsigned i = 0; i < 7; i++) signals[i] = at(risen, i + 1);
             last = commit_new(s->q[0]);
             finish_all(s);
             do {
@@ -1443,7 +1354,7 @@ static void test_R29_a_submission_that_lacks_something_has_changed_nothing(void 
 }
 
 /* Frames are many: a commit asks Metal for one object, its options, whatever is in it; without buffers for none. */
-static void test_R29_a_commit_makes_one_object_of_metals(void **state)
+on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .timelines = 4)
 {
     static const struct {
         unsigned buffers, waits, signals;
@@ -1451,9 +1362,7 @@ static void test_R29_a_commit_makes_one_object_of_metals(void **state)
         unsigned objects;
     } rows[] = {{1, 0, 0, 0, 1}, {1, 1, 0, 0, 1}, {3, 0, 2, 0, 1}, {3, 2, 2, 0, 1}, {2, 2, 2, HOST_SYNC, 1},
                 {1, 0, 0, UNORDERED, 1}, {0, 2, 2, 0, 0}, {0, 0, 0, 0, 0}};
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (unsigned i = 0; i < LENGTH(rows); i++) {
         void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
         gpusync_point waits[2] = {at(s->t[0], 3 * i + 3), at(s->t[1], 3 * i + 3)};
         gpusync_point signals[2] = {at(s->t[2], i + 1), at(s->t[3], i + 1)};
@@ -1474,15 +1383,13 @@ static void test_R29_a_commit_makes_one_object_of_metals(void **state)
 /* The device is lost while another thread makes a queue, whose own timeline is there already. */
 static void lose_the_device(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)object;
     if (phase != SOFTMETAL_AFTER || strcmp(selector, "signaledValue") != 0) return;
     softmetal_set_message_hook(NULL, NULL);
     softmetal_finish(user);
 }
 
-static void test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue(void **state)
+on_stage_with(test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue, .metal4 = true)
 {
-    stage *s = stage_of(state);
     gpusync_queue *queue = (gpusync_queue *)s;
     void *buffer = new_buffer(s->q[0]);
     long events = softmetal_live("shared_event"), queues = softmetal_live("queue4");
@@ -1494,91 +1401,4 @@ static void test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue(void **st
     assert_true(gpusync_device_is_lost(s->device));
     assert_int_equal(softmetal_live("shared_event"), events);
     assert_int_equal(softmetal_live("queue4"), queues);
-}
-
-/* -- insight ------------------------------------------------------------------------------------------------------- */
-
-/* Somebody prints a report of a program that hangs. There is no status to ask for, and no line for the queue's own
-   timeline, which no program knows. */
-static void test_R29_the_report_tells_of_its_work(void **state)
-{
-    static const char *const lines[] = {"'plain': committed", "'first of two': committed", "'a label': committed",
-                                        "'held': held", "waits for value 5 of timeline"};
-    stage *s = stage_of(state);
-    char text[4096];
-    unsigned i;
-    gpusync_device_report(s->device, text, sizeof text);
-    assert_null(strstr(text, "timeline"));
-    s->t[0] = new_timeline(s->device);
-    commit(s->q[0], named_buffer(s->q[0], "plain"));
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "first of two"), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .label = "a label");
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "held")));
-    assert_true(gpusync_device_report(s->device, text, sizeof text) < sizeof text);
-    for (i = 0; i < LENGTH(lines); i++) {
-        if (!strstr(text, lines[i])) print_error("%s is not in\n%s\n", lines[i], text);
-        assert_non_null(strstr(text, lines[i]));
-    }
-    finish_all(s);
-    signal_value(s->t[0], 5);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_R29_where_there_is_no_metal_4_no_queue_is_made),
-        on_stage_with(test_R29_a_given_queue_says_of_which_kind_it_is, .no_queue = true),
-        on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true),
-        on_stage_with(test_R29_without_memory_no_queue_is_made, .no_queue = true),
-        on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue = true,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        on_stage_with(test_R29_the_queues_own_timeline_keeps_no_device_in_use, .metal4 = true),
-        on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true, .timelines = 1),
-        on_stage_with(test_R29_the_feedback_alone_tells_of_the_end, .metal4 = true),
-        on_stage_with(test_R29_several_buffers_have_one_commit_and_one_ticket, .metal4 = true),
-        on_stage_with(test_R29_a_buffer_is_taken_once, .metal4 = true, .timelines = 1),
-        on_stage_with(test_R29_a_command_buffer_is_retained_until_the_feedback, .metal4 = true, .timelines = 1),
-        on_stage_with(test_R29_each_commit_has_options_of_its_own, .metal4 = true),
-        on_stage_with(test_R29_room_counts_tickets, .metal4 = true, .timelines = 1,
-                      .queue = {.max_command_buffer_count = 3}),
-        on_stage_with(test_R29_there_is_no_limit_by_default, .metal4 = true, .timelines = 1),
-        on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = true, .timelines = 1,
-                      .real = true),
-        on_stage_with(test_R29_waits_and_signals_are_operations_of_the_queue, .metal4 = true),
-        on_stage_with(test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come, .metal4 = true,
-                      .timelines = 1),
-        on_stage_with(test_R29_a_wait_delays_all_later_work_of_the_queue, .metal4 = true, .timelines = 1,
-                      .timeline = {.signalled_by_others = true}),
-        on_stage_with(test_R29_a_feedback_may_come_inside_the_commit, .metal4 = true),
-        on_stage_with(test_R29_both_kinds_of_queue_take_turns, .mixed = true, .queues = 2),
-        on_stage_with(test_R29_threads_send_chains_across_both_kinds, .mixed = true, .queues = 2,
-                      .timelines = STAGE_MOST, .real = true, .threads = true),
-        cmocka_unit_test(test_R29_the_code_of_metal_4_gives_the_class),
-        on_stage_with(test_R29_the_error_inside_the_wrapper_is_told, .metal4 = true),
-        on_stage_with(test_R29_a_removed_device_is_lost, .metal4 = true, .timelines = 2),
-        on_stage_with(test_R29_a_wait_that_metal_gave_up_fails_the_work, .metal4 = true),
-        on_stage_with(test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value, .metal4 = true, .timelines = 1),
-        on_stage_with(test_R29_the_feedback_has_the_times, .metal4 = true, .timelines = 2),
-        on_stage_with(test_R29_without_its_feedback_a_ticket_never_ends, .metal4 = true, .timelines = 2),
-        on_stage_with(test_R29_a_lost_device_lets_go_what_has_no_feedback, .metal4 = true),
-        cmocka_unit_test(test_R29_what_signals_use_stays_until_the_queue_has_made_them),
-        cmocka_unit_test(test_R29_what_is_abandoned_in_flight_is_kept),
-        cmocka_unit_test(test_R29_the_device_waits_for_late_signals_and_not_for_ever),
-        on_stage_with(test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_said_in_the_log, .metal4 = true,
-                      .timelines = 2),
-        on_stage_with(test_R29_values_are_right_though_signals_overtake_each_other, .mixed = true, .queues = 2,
-                      .timelines = 2, .real = true, .threads = true),
-        on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true, .timelines = 4),
-        on_stage_with(test_R29_signals_of_work_that_passed_let_nothing_go, .metal4 = true, .timelines = 3),
-        on_stage_with(test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_given_up, .metal4 = true,
-                      .timelines = 2),
-        on_stage_with(test_R29_a_late_signal_lowers_no_event, .mixed = true, .queues = 3, .timelines = 1),
-        on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queues = 3),
-        cmocka_unit_test(test_R29_a_look_finds_that_the_signals_are_made),
-        on_stage_with(test_R29_a_submission_that_lacks_something_has_changed_nothing, .metal4 = true),
-        on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .timelines = 4),
-        on_stage_with(test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue, .metal4 = true),
-        on_stage_with(test_R29_the_report_tells_of_its_work, .metal4 = true),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

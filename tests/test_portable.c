@@ -21,7 +21,6 @@ static int called;
 
 static int set_up(void **state)
 {
-    (void)state;
     called = 0;
     if (gpusync_device_create(NULL, &device) == GPUSYNC_ERROR_NO_DEVICE)
         return 0;
@@ -34,7 +33,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     metal_release(source);
     metal_release(target);
     return gpusync_queue_destroy(queue) || gpusync_queue_destroy(other) || gpusync_timeline_destroy(timeline) ||
@@ -179,8 +177,6 @@ static void test_values_and_a_failure(void **state)
 
 static void note(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)error;
     __atomic_add_fetch(&called, result == GPUSYNC_OK ? 1 : 100, __ATOMIC_RELEASE);
 }
 

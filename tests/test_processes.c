@@ -63,7 +63,6 @@ static void compile_copy(void)
 
 static int remove_copy(void **state)
 {
-    (void)state;
     return *copy_path ? remove(copy_path) : 0;
 }
 
@@ -110,9 +109,8 @@ static void *party_play(void *argument)
 {
     party *p = (party *)argument;
     gpusync_ticket ticket = 0;
-    uint64_t value;
     void *buffer;
-    for (value = p->first; value <= p->last; value += p->step) {
+    for (uint64_t value = p->first; value <= p->last; value += p->step) {
         CHECK(p->c->command_buffer_create(p->queue, NULL, GPUSYNC_FOREVER, &buffer) == GPUSYNC_OK);
         CHECK(p->c->encode_wait(p->queue, buffer, at(p->timeline, value - 1)) == GPUSYNC_OK);
         CHECK(p->c->encode_signal(p->queue, buffer, at(p->timeline, value)) == GPUSYNC_OK);
@@ -136,10 +134,9 @@ static void test_two_copies_share_a_metal_device_and_an_event(void **state)
     party a = {&own_calls, 1, 99, 2, .done = 0}, b = {NULL, 2, 100, 2, .done = 0};
     void *handle = load_copy(&b.c);
     void *event = metal_shared_event_new(s->metal_device);
-    pthread_t thread;
     party_open(&a, s->metal_device, event);
     party_open(&b, s->metal_device, event);
-    thread = start(party_play, &a);
+    pthread_t thread = start(party_play, &a);
     party_play(&b);
     join(thread);
     party_close(&a);
@@ -252,21 +249,18 @@ static void __attribute__((destructor)) come_to_the_end(void)
 
 static void stay_in_callback(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user, (void)result, (void)error;
     PUT(&began, true);
     await(&go_on);
 }
 
 static void stay_in_log(void *user, gpusync_log_level level, const char *text)
 {
-    (void)level, (void)text;
     stay_in_callback(user, GPUSYNC_OK, NULL);
 }
 
 static void let_go(void)
 {
-    unsigned i;
-    for (i = 0; i < HUNG; i++) softmetal_unhang(hung[i]);
+    for (unsigned i = 0; i < HUNG; i++) softmetal_unhang(hung[i]);
 }
 
 static void end_during_exit(void)
@@ -290,8 +284,7 @@ static void *keep_busy(void *unused)
 
 static void abandon_all(void)
 {
-    unsigned i;
-    for (i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_queue_abandon(g.q[i]));
+    for (unsigned i = 0; i < STAGE_MOST; i++) assert_ok(gpusync_queue_abandon(g.q[i]));
     assert_ok(gpusync_timeline_destroy(g.t[0]));
     assert_ok(gpusync_device_destroy(g.device));
     assert_true(log_has(GPUSYNC_LOG_WARNING, "must stay loaded"));
@@ -308,9 +301,8 @@ static void get_into(const char *situation)
                              .queues = 4,
                              .timelines = 1,
                              .device.log = strcmp(situation, "handler") ? NULL : stay_in_log};
-    unsigned i;
     stage_open(&g, &desc);
-    for (i = 0; i < HUNG; i++) {
+    for (unsigned i = 0; i < HUNG; i++) {
         softmetal_hang(hung[i] = metal_retain(new_buffer(g.q[i])));
         on_done(ticket_at(g.q[i], commit(g.q[i], hung[i])), &notes[i]);
     }
@@ -339,7 +331,7 @@ static void get_into(const char *situation)
     } else if (strcmp(situation, "fresh") == 0) {
         let_go();
         settle(&g);
-        for (i = 0; i < HUNG; i++) assert_noted(&notes[i], GPUSYNC_OK);
+        for (unsigned i = 0; i < HUNG; i++) assert_noted(&notes[i], GPUSYNC_OK);
     }
 }
 
@@ -348,11 +340,9 @@ static void stand_still(void)
 {
     static job limited, unlimited, ended, lost;
     static note noted;
-    uint64_t from;
     void *buffer[4];
-    unsigned i;
     stage_open(&g, &(stage_desc){.threads = true, .queues = 4});
-    for (i = 0; i < 4; i++) commit(g.q[i], buffer[i] = new_buffer(g.q[i]));
+    for (unsigned i = 0; i < 4; i++) commit(g.q[i], buffer[i] = new_buffer(g.q[i]));
     on_done(ticket_at(g.q[1], 1), &noted);
     job_wait(&limited, g.q[0], 1, MS(900));
     job_wait(&unlimited, g.q[1], 1, GPUSYNC_FOREVER);
@@ -362,7 +352,7 @@ static void stand_still(void)
     softmetal_complete(buffer[2]);
     softmetal_complete(buffer[3]);
     raise(SIGSTOP);
-    from = gpusync_now_ns();
+    uint64_t from = gpusync_now_ns();
     CHECK(job_end(&ended) == GPUSYNC_OK && job_end(&lost) == GPUSYNC_OK && job_end(&limited) == GPUSYNC_TIMEOUT);
     CHECK(gpusync_now_ns() - from < MS(500));
     CHECK(!job_is_over(&unlimited));
@@ -402,16 +392,14 @@ static void test_a_process_leaves_and_keeps_its_status(void **state)
 {
     static const char *const ways[] = {"exit", "_exit", "return"};
     pid_t pids[LENGTH(ways)];
-    unsigned i;
-    for (i = 0; i < LENGTH(ways); i++) pids[i] = begin_child(ways[i], (const char *)*state);
-    for (i = 0; i < LENGTH(ways); i++) end_child(pids[i], ways[i]);
+    for (unsigned i = 0; i < LENGTH(ways); i++) pids[i] = begin_child(ways[i], (const char *)*state);
+    for (unsigned i = 0; i < LENGTH(ways); i++) end_child(pids[i], ways[i]);
 }
 
 static void test_behind_a_stop_limits_hold_and_nothing_is_lost(void **state)
 {
     pid_t pid = begin_child("return", "stop");
     int status = 0;
-    (void)state;
     assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
     assert_true(WIFSTOPPED(status));
     sleep(1); /* the stop itself, across the child's limits: nothing is ordered by it */
@@ -426,14 +414,13 @@ static void test_forks_with_work_in_flight_do_no_harm(void **state)
     note notes[8] = {{0}}, noted = {0};
     job sleeper = {0};
     pid_t pids[8];
-    unsigned i;
     void *buffer = new_buffer(s->q[0]);
     softmetal_hang(buffer);
     on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), &noted);
     job_value(&sleeper, s->t[0], 1, GPUSYNC_FOREVER);
     SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED);
     await_sleepers(s, 1);
-    for (i = 0; i < LENGTH(pids); i++) {
+    for (unsigned i = 0; i < LENGTH(pids); i++) {
         on_done(ticket_at(s->q[1], commit_new(s->q[1])), &notes[i]);
         pids[i] = begin_child("_exit", i % 4 ? NULL : "fresh");
     }
@@ -441,7 +428,7 @@ static void test_forks_with_work_in_flight_do_no_harm(void **state)
     assert_ok(job_end(&sleeper));
     settle(s);
     assert_noted(&noted, GPUSYNC_OK);
-    for (i = 0; i < LENGTH(pids); i++) {
+    for (unsigned i = 0; i < LENGTH(pids); i++) {
         assert_noted(&notes[i], GPUSYNC_OK);
         end_child(pids[i], "fork");
     }
@@ -465,28 +452,27 @@ static void shake_all_kinds(stage *s)
 {
     const gpusync_pipeline_desc pipeline = {.source = "kernel void mark()", .function = "mark"};
     const gpusync_warmup_desc desc = {.pipelines = &pipeline, .pipeline_count = 1};
-    unsigned i, over;
-    uint64_t from;
+    unsigned over;
     began = go_on = false;
-    for (i = 0; i < 3; i++) commit_new(s->q[i]);
+    for (unsigned i = 0; i < 3; i++) commit_new(s->q[i]);
     assert_ok(gpusync_on_done(at(s->t[1], 0), stay_in_callback, NULL));
     await(&began);
     softmetal_set_dispatch_threads(1); /* which stays in the callback: nothing compiles */
     assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
-    from = gpusync_now_ns();
+    uint64_t from = gpusync_now_ns();
     fall_asleep(s, WITH_LIMIT, MS(150));
     while ((over = shake(WITH_LIMIT)) < WITH_LIMIT) assert_true(over == 0 || gpusync_now_ns() - from >= MS(150));
     assert_true(gpusync_now_ns() - from < SECONDS(5));
-    for (i = 0; i < WITH_LIMIT; i++) assert_result(job_end(&sleepers[i]), GPUSYNC_TIMEOUT);
+    for (unsigned i = 0; i < WITH_LIMIT; i++) assert_result(job_end(&sleepers[i]), GPUSYNC_TIMEOUT);
     fall_asleep(s, KINDS, GPUSYNC_FOREVER);
     await_sleepers(s, KINDS + 1);
-    for (i = 0; i < 300; i++) assert_int_equal(shake(KINDS), 0);
+    for (unsigned i = 0; i < 300; i++) assert_int_equal(shake(KINDS), 0);
     signal_value(s->t[0], 1);
-    for (i = 0; i < 3; i++) finish_next(s->q[i]);
+    for (unsigned i = 0; i < 3; i++) finish_next(s->q[i]);
     PUT(&go_on, true);
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     while (shake(KINDS) < KINDS) {}
-    for (i = 0; i < KINDS; i++) assert_ok(job_end(&sleepers[i]));
+    for (unsigned i = 0; i < KINDS; i++) assert_ok(job_end(&sleepers[i]));
     assert_ok(gpusync_warmup_destroy(warmup));
     s->q[2] = NULL;
     s->t[1] = NULL;
@@ -495,7 +481,6 @@ static void shake_all_kinds(stage *s)
 static unsigned long caught;
 static void do_nothing(int number)
 {
-    (void)number;
     COUNT(&caught);
 }
 
@@ -504,9 +489,7 @@ static void test_signals_end_no_wait_and_move_no_limit(void **state)
     static const int flags[] = {0, SA_RESTART};
     const struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
     stage s;
-    unsigned i;
-    (void)state;
-    for (i = 0; i < LENGTH(flags); i++) {
+    for (unsigned i = 0; i < LENGTH(flags); i++) {
         struct sigaction act = {.sa_handler = do_nothing, .sa_flags = flags[i]};
         PUT(&caught, 0);
         stage_open(&s,
@@ -543,12 +526,11 @@ static void test_callbacks_that_never_run_cost_their_own_memory_alone(void **sta
     static note notes[2 * EACH][2];
     stage *s = stage_of(state);
     unsigned i, gone = 0;
-    long blocks, bytes;
     memset(notes, 0, sizeof notes);
     softmetal_set_dispatch_threads(0);
     commit_and_finish(s, EACH);
-    blocks = kit_now().blocks;
-    bytes = kit_now().bytes;
+    long blocks = kit_now().blocks;
+    long bytes = kit_now().bytes;
     for (i = 0; i < 2 * EACH; i++) {
         void *object = softmetal_new_witness(count_gone, &gone);
         gpusync_ticket ticket = commit_new(s->q[0]);
@@ -587,7 +569,7 @@ static void add_option(const char *name, const char *option)
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        on_stage_with(test_forks_with_work_in_flight_do_no_harm, .real = true, .threads = true, .queues = 2,
+        ON_STAGE(test_forks_with_work_in_flight_do_no_harm, .real = true, .threads = true, .queues = 2,
                       .timelines = 1),
         LEAVES("test_a_process_leaves_with_work_in_flight", "flight"),
         LEAVES("test_a_process_leaves_while_threads_sleep_in_waits", "sleepers"),
@@ -599,10 +581,10 @@ int main(int count, char **arguments)
         LEAVES("test_a_process_leaves_and_abandoned_work_ends_meanwhile", "abandoned"),
         cmocka_unit_test(test_behind_a_stop_limits_hold_and_nothing_is_lost),
         cmocka_unit_test(test_signals_end_no_wait_and_move_no_limit),
-        on_stage_with(test_two_copies_share_a_metal_device_and_an_event, .real = true, .no_queue = true),
-        on_stage_with(test_the_code_is_unloaded_once_the_device_is_destroyed, .real = true),
-        on_stage_with(test_callbacks_that_never_run_cost_their_own_memory_alone, .timelines = 1),
-        on_stage_with(test_callbacks_that_never_run_cost_their_own_memory_alone, .timelines = 1,
+        ON_STAGE(test_two_copies_share_a_metal_device_and_an_event, .real = true, .no_queue = true),
+        ON_STAGE(test_the_code_is_unloaded_once_the_device_is_destroyed, .real = true),
+        ON_STAGE(test_callbacks_that_never_run_cost_their_own_memory_alone, .timelines = 1),
+        ON_STAGE(test_callbacks_that_never_run_cost_their_own_memory_alone, .timelines = 1,
                       .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL),
     };
     program = arguments[0];

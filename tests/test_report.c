@@ -143,13 +143,15 @@ static void end_hang(stage *s)
     finish_all(s);
 }
 
-static void set_deaf(bool deaf)
+static int tear_down(void **state)
 {
-    softmetal_quirks quirks;
-    softmetal_get_quirks(&quirks);
-    quirks.deaf_to_everything = deaf;
-    softmetal_set_quirks(&quirks);
+    end_hang(stage_of(state));
+    return stage_tear_down(state);
 }
+
+#define HANG(test) HANG_WITH(test, .queues = 2, .timelines = 2, .device = {.hooks = &patient_hooks})
+#define HANG_WITH(test, ...) \
+    KIT_TEST(test, {#test, test, stage_set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__}})
 
 /* A timeline of an event that the test's "other code" has. Takes the place of t[1]. */
 static void *import_event(stage *s)
@@ -175,9 +177,6 @@ static gate door;
 
 static void stay(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
     gate_wait(&door);
     gate_wait(&door);
 }
@@ -186,9 +185,8 @@ static void stay(void *user, gpusync_result result, const gpusync_error *error)
 
 /* The classic one: the renderer encodes the fence, and forgets to commit; the compute queue waits for it. The open
    buffer is the one to look at. */
-static void test_S9_a_fence_that_was_not_submitted(void **state)
+HANG(test_S9_a_fence_that_was_not_submitted)
 {
-    stage *s = stage_of(state);
     encode_signal(s->q[0], named_buffer(s->q[0], "fence"), at(s->t[0], 3));
     SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(named_buffer(s->q[1], "waits")));
     assert_hang(
@@ -197,13 +195,11 @@ static void test_S9_a_fence_that_was_not_submitted(void **state)
               "    ticket 1 'waits': held for 5.0 ms; waits for value 3 of timeline 'a', which open "
               "command buffer 1 of queue 'first' is to signal"),
         NONE);
-    end_hang(s);
 }
 
 /* A loader waits for 4, and the last chunk signals 3: nothing in the program has 4. */
-static void test_S9_a_value_that_nothing_is_to_signal(void **state)
+HANG(test_S9_a_value_that_nothing_is_to_signal)
 {
-    stage *s = stage_of(state);
     encode_signal(s->q[0], named_buffer(s->q[0], "too low"), at(s->t[0], 3));
     SUBMIT(s->q[1], WAITS(at(s->t[0], 4)), BUFFERS(named_buffer(s->q[1], "waits")));
     assert_hang(
@@ -211,13 +207,11 @@ static void test_S9_a_value_that_nothing_is_to_signal(void **state)
         LINES("    open command buffer 1 'too low': not committed for 5.0 ms; is to signal value 3 of timeline 'a'",
               "    ticket 1 'waits': held for 5.0 ms; waits for value 4 of timeline 'a', which no work is to signal"),
         NONE);
-    end_hang(s);
 }
 
 /* A streaming thread keeps an encoded buffer back; the renderer's higher value of the same timeline may not pass. */
-static void test_S9_an_open_buffer_holds_a_higher_value_of_another_queue(void **state)
+HANG(test_S9_an_open_buffer_holds_a_higher_value_of_another_queue)
 {
-    stage *s = stage_of(state);
     void *higher = named_buffer(s->q[1], "higher");
     encode_signal(s->q[0], named_buffer(s->q[0], "lower"), at(s->t[0], 1));
     encode_signal(s->q[1], higher, at(s->t[0], 2));
@@ -228,13 +222,11 @@ static void test_S9_an_open_buffer_holds_a_higher_value_of_another_queue(void **
               "    ticket 1 'higher': held for 5.0 ms; cannot signal value 2 of timeline 'a' before value 1, "
               "which open command buffer 1 of queue 'first' is to signal"),
         NONE);
-    end_hang(s);
 }
 
 /* A frame stands behind another one that is held: the frame itself waits for nothing. */
-static void test_S9_held_work_behind_held_work(void **state)
+HANG(test_S9_held_work_behind_held_work)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "culprit")));
     pass(MS(2));
     commit(s->q[0], named_buffer(s->q[0], "innocent"));
@@ -245,13 +237,11 @@ static void test_S9_held_work_behind_held_work(void **state)
               "    ticket 2 'innocent': held for 5.0 ms; behind ticket 1",
               "    ticket 3 'another': held for 5.0 ms; behind ticket 1"),
         NONE);
-    end_hang(s);
 }
 
 /* Physics waits for the renderer's value, the renderer for the physics' ticket. A reader follows the ring. */
-static void test_S9_two_queues_that_wait_for_each_other(void **state)
+HANG(test_S9_two_queues_that_wait_for_each_other)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "physics")));
     SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(named_buffer(s->q[1], "render")), SIGNALS(at(s->t[0], 1)));
     assert_hang(s, "two queues that wait for each other",
@@ -260,13 +250,11 @@ static void test_S9_two_queues_that_wait_for_each_other(void **state)
                       "    ticket 1 'render': held for 5.0 ms; waits on the host for ticket 1 of queue 'first'; is to signal value "
                       "1 of timeline 'a'"),
                 NONE);
-    end_hang(s);
 }
 
 /* One thread submits the wait first and the signal second, to one queue. */
-static void test_S9_a_signal_behind_its_own_wait(void **state)
+HANG(test_S9_a_signal_behind_its_own_wait)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "waits")));
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "signals")), SIGNALS(at(s->t[0], 1)));
     assert_hang(s, "a signal behind its own wait",
@@ -274,13 +262,11 @@ static void test_S9_a_signal_behind_its_own_wait(void **state)
                       "queue 'first' is to signal",
                       "    ticket 2 'signals': held for 5.0 ms; behind ticket 1; is to signal value 1 of timeline 'a'"),
                 NONE);
-    end_hang(s);
 }
 
 /* A thread waits for handlers, too, and Metal does not call one. The ticket has ended: only its handler is missing. */
-static void test_S9_a_handler_that_has_not_come(void **state)
+HANG(test_S9_a_handler_that_has_not_come)
 {
-    stage *s = stage_of(state);
     job j = {.options = {.handlers = true}};
     void *buffer = named_buffer(s->q[0], "lost");
     gpusync_ticket ticket = commit(s->q[0], buffer);
@@ -297,9 +283,8 @@ static void test_S9_a_handler_that_has_not_come(void **state)
 }
 
 /* The handler is lost, and nobody has looked since: Metal says Completed, gpusync does not know yet. */
-static void test_S9_an_end_that_nobody_has_seen(void **state)
+HANG(test_S9_an_end_that_nobody_has_seen)
 {
-    stage *s = stage_of(state);
     void *buffer = named_buffer(s->q[0], "ended");
     commit(s->q[0], buffer);
     softmetal_complete(buffer);
@@ -309,13 +294,11 @@ static void test_S9_an_end_that_nobody_has_seen(void **state)
                 LINES("    ticket 1 'ended': *for Metal*handler has not come*5.0 ms",
                       "    ticket 1 'runs': scheduled for 5.0 ms"),
                 NONE);
-    end_hang(s);
 }
 
 /* A callback writes a file for 5 ms; three others are due. */
-static void test_S9_a_slow_callback(void **state)
+HANG(test_S9_a_slow_callback)
 {
-    stage *s = stage_of(state);
     note notes[3] = {{0}};
     gate_init(&door, 2);
     commit_new(s->q[0]);
@@ -337,19 +320,17 @@ static void test_S9_a_slow_callback(void **state)
 }
 
 /* Buffers leak: a thread waits for room, and two open ones have it. On gpusync's Metal queue and the program's. */
-static void test_S9_a_queue_without_room(void **state)
+HANG(test_S9_a_queue_without_room)
 {
-    stage *s = stage_of(state);
     for (unsigned imported = 0; imported < 2; imported++) {
         job j = {0}, next = {0};
         gpusync_queue_desc desc = {.label = "small", .max_command_buffer_count = 2};
-        void *first, *second;
         desc.metal_queue = imported ? metal_queue_new(s->metal_device, 3) : NULL;
         replace_queue(s, &desc);
         metal_release(desc.metal_queue);
-        first = named_buffer(s->q[1], "leaked");
+        void *first = named_buffer(s->q[1], "leaked");
         pass(MS(3));
-        second = named_buffer(s->q[1], NULL);
+        void *second = named_buffer(s->q[1], NULL);
         job_buffer(&j, s->q[1], SECONDS(60));
         await_parked(1);
         job_buffer(&next, s->q[1], GPUSYNC_FOREVER);
@@ -370,9 +351,8 @@ static void test_S9_a_queue_without_room(void **state)
 }
 
 /* The video decoder, which is other code, never signals frame 7: work on the GPU and a thread wait for it. */
-static void test_S9_a_value_of_other_code(void **state)
+HANG(test_S9_a_value_of_other_code)
 {
-    stage *s = stage_of(state);
     void *event = import_event(s);
     job j = {0};
     SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[0], "shows")));
@@ -396,27 +376,25 @@ static void test_S9_a_value_of_other_code(void **state)
 }
 
 /* The decoder has signalled 7, and Metal told nobody. The event's own number gives it away. */
-static void test_S9_a_listener_that_does_not_hear(void **state)
+HANG(test_S9_a_listener_that_does_not_hear)
 {
-    stage *s = stage_of(state);
     void *event = import_event(s);
-    set_deaf(true);
+    set_quirks(.deaf_to_everything = true);
     SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
     metal_event_signal(event, 7);
     assert_hang(s, "a listener that does not hear",
                 LINES("    ticket 1 'host': held for 5.0 ms; waits on the host for value 7 of timeline 'imported', which other "
                       "code is to signal"),
                 LINES("timeline 'imported': value 0, its event shows 7, but Metal has not told gpusync so"));
-    set_deaf(false);
+    set_quirks(.deaf_to_everything = false);
     assert_int_equal(value_of(s->t[1]), 7);
     finish_all(s);
     metal_release(event);
 }
 
 /* [buffer commit] in place of gpusync_commit: its signal counts for nobody. */
-static void test_S9_a_buffer_that_the_program_committed_itself(void **state)
+HANG(test_S9_a_buffer_that_the_program_committed_itself)
 {
-    stage *s = stage_of(state);
     void *buffer = named_buffer(s->q[0], "mine");
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     metal_commit(buffer);
@@ -428,13 +406,11 @@ static void test_S9_a_buffer_that_the_program_committed_itself(void **state)
               "    ticket 1 'waits': held for 5.0 ms; waits for value 1 of timeline 'a', which open "
               "command buffer 1 of queue 'first' is to signal"),
         NONE);
-    end_hang(s);
 }
 
 /* The same buffer enqueued: it has a place in Metal's queue, and what is committed behind it waits in Metal. */
-static void test_S9_an_enqueued_buffer(void **state)
+HANG(test_S9_an_enqueued_buffer)
 {
-    stage *s = stage_of(state);
     void *buffer = named_buffer(s->q[0], "enqueued");
     metal_enqueue(buffer);
     commit(s->q[0], named_buffer(s->q[0], "behind"));
@@ -443,13 +419,11 @@ static void test_S9_an_enqueued_buffer(void **state)
                       "    ticket 1 'behind': committed for 5.0 ms"),
                 NONE);
     commit(s->q[0], buffer);
-    end_hang(s);
 }
 
 /* The loader failed its timeline with a reason, and the program overlooked it: the reason is what to read. */
-static void test_S9_a_timeline_that_has_failed(void **state)
+HANG(test_S9_a_timeline_that_has_failed)
 {
-    stage *s = stage_of(state);
     gpusync_error why;
     memset(&why, 0, sizeof why);
     snprintf(why.message, sizeof why.message, "the file is gone");
@@ -460,9 +434,8 @@ static void test_S9_a_timeline_that_has_failed(void **state)
 }
 
 /* A finalizer destroys a queue later, and the GPU still has its work. */
-static void test_S9_a_queue_that_is_being_destroyed(void **state)
+HANG(test_S9_a_queue_that_is_being_destroyed)
 {
-    stage *s = stage_of(state);
     note n = {0};
     commit(s->q[1], named_buffer(s->q[1], "runs"));
     assert_ok(gpusync_queue_destroy_later(s->q[1], remember_destroyed, &n));
@@ -474,9 +447,8 @@ static void test_S9_a_queue_that_is_being_destroyed(void **state)
 }
 
 /* Shutdown: the main thread destroys the queue and waits for a callback, which waits for the main thread. */
-static void test_S9_a_destroy_that_waits_for_a_callback(void **state)
+HANG(test_S9_a_destroy_that_waits_for_a_callback)
 {
-    stage *s = stage_of(state);
     job j = {0};
     gate_init(&door, 2);
     assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), stay, NULL));
@@ -495,9 +467,8 @@ static void test_S9_a_destroy_that_waits_for_a_callback(void **state)
 }
 
 /* Shutdown again: the GPU hangs, and a destroy waits for it. */
-static void test_S9_a_destroy_that_waits_for_the_GPU(void **state)
+HANG(test_S9_a_destroy_that_waits_for_the_GPU)
 {
-    stage *s = stage_of(state);
     job j = {0};
     commit(s->q[0], named_buffer(s->q[0], "hangs"));
     job_destroy(&j, s->q[0]);
@@ -513,9 +484,8 @@ static void test_S9_a_destroy_that_waits_for_the_GPU(void **state)
 
 /* Threads wait for several points, for a queue's everything, and for the device: each stands where what it waits for
    stands. ALL sleeps for its first open point. */
-static void test_S9_waits_for_several_points(void **state)
+HANG(test_S9_waits_for_several_points)
 {
-    stage *s = stage_of(state);
     job any = {0}, all = {0}, everything = {0}, device = {0};
     gpusync_point points[3];
     commit(s->q[0], named_buffer(s->q[0], "one"));
@@ -553,9 +523,8 @@ static void test_S9_waits_for_several_points(void **state)
 }
 
 /* HOST_SYNC work waits until the value is reached: the GPU's work that signals it is the one to look at. */
-static void test_S9_work_for_which_the_host_waits(void **state)
+HANG(test_S9_work_for_which_the_host_waits)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
     assert_hang(
@@ -564,13 +533,11 @@ static void test_S9_work_for_which_the_host_waits(void **state)
               "    ticket 1 'host': held for 5.0 ms; waits on the host for value 1 of timeline 'a', which ticket 1 of queue "
               "'first' is to signal"),
         NONE);
-    end_hang(s);
 }
 
 /* Without HOST_SYNC the GPU waits: the waiting work is with Metal, and the line says for whom. */
-static void test_S9_work_that_waits_on_the_GPU(void **state)
+HANG(test_S9_work_that_waits_on_the_GPU)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
     assert_hang(
@@ -579,13 +546,11 @@ static void test_S9_work_that_waits_on_the_GPU(void **state)
               "    ticket 1 'waits': committed for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of "
               "queue 'first' is to signal"),
         NONE);
-    end_hang(s);
 }
 
 /* The order of values: Metal has 1 of the first queue, so 2 of the second one is held. */
-static void test_S9_the_order_of_values_behind_sent_work(void **state)
+HANG(test_S9_the_order_of_values_behind_sent_work)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
     SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "higher")), SIGNALS(at(s->t[0], 2)));
     assert_hang(s, "the order of values behind sent work",
@@ -593,13 +558,11 @@ static void test_S9_the_order_of_values_behind_sent_work(void **state)
                       "    ticket 1 'higher': held for 5.0 ms; cannot signal value 2 of timeline 'a' before value 1, "
                       "which ticket 1 of queue 'first' is to signal"),
                 NONE);
-    end_hang(s);
 }
 
 /* UNORDERED work is held alone: the frames behind it go on, and are not counted as done. */
-static void test_S9_unordered_work(void **state)
+HANG(test_S9_unordered_work)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "streams")),
            .flags = GPUSYNC_SUBMIT_UNORDERED);
     commit(s->q[0], named_buffer(s->q[0], "next"));
@@ -612,16 +575,13 @@ static void test_S9_unordered_work(void **state)
               "    ticket 2 'next': committed for 5.0 ms",
               "    ticket 3 'ordered': held for 5.0 ms; waits for value 2 of timeline 'a', which no work is to signal"),
         LINES("queue 'first': 0 of 3 tickets are done"));
-    end_hang(s);
 }
 
 /* Ordered work that Metal has ended, behind ordered work that it has not. */
-static void test_S9_work_that_ended_out_of_turn(void **state)
+HANG(test_S9_work_that_ended_out_of_turn)
 {
-    stage *s = stage_of(state);
-    void *second;
     commit(s->q[0], named_buffer(s->q[0], "slow"));
-    second = named_buffer(s->q[0], "quick");
+    void *second = named_buffer(s->q[0], "quick");
     commit(s->q[0], second);
     pass(MS(3));
     softmetal_finish(second);
@@ -629,13 +589,11 @@ static void test_S9_work_that_ended_out_of_turn(void **state)
         s, "work that ended out of turn",
         LINES("    ticket 1 'slow': committed for 8.0 ms", "    ticket 2 'quick': over for 5.0 ms; behind ticket 1"),
         NONE);
-    end_hang(s);
 }
 
 /* MPSGraph's buffer runs; a marker stands behind it, and a thread waits for the marker. */
-static void test_S9_a_marker(void **state)
+HANG(test_S9_a_marker)
 {
-    stage *s = stage_of(state);
     void *graph = foreign_buffer(s->q[0]);
     gpusync_ticket ticket = 0;
     job j = {0};
@@ -654,26 +612,22 @@ static void test_S9_a_marker(void **state)
 }
 
 /* The driver has thrown the program out: the first line says so. Work of the other queue has not ended. */
-static void test_S9_a_lost_device(void **state)
+HANG(test_S9_a_lost_device)
 {
-    stage *s = stage_of(state);
     commit(s->q[1], named_buffer(s->q[1], "never ends"));
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
     finish_next(s->q[0]);
     assert_true(gpusync_device_is_lost(s->device));
     assert_hang(s, "a lost device", LINES("    ticket 1 'never ends': committed for 5.0 ms"),
                 LINES(", lost for 5.0 ms: access revoked"));
-    end_hang(s);
 }
 
 /* A failure sticks, and every commit is refused: the queue's line says so. */
-static void test_S9_a_failure_that_sticks(void **state)
+HANG(test_S9_a_failure_that_sticks)
 {
-    stage *s = stage_of(state);
     const gpusync_queue_desc desc = {.label = "sticky", .sticky_failure = true};
-    void *buffer;
     replace_queue(s, &desc);
-    buffer = named_buffer(s->q[1], "refused");
+    void *buffer = named_buffer(s->q[1], "refused");
     commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
     finish_next(s->q[1]);
     assert_result(gpusync_commit(s->q[1], buffer, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -682,12 +636,11 @@ static void test_S9_a_failure_that_sticks(void **state)
 }
 
 /* Metal 4: of a recording no status is known, but that Metal has it; what it waits for stands there as ever. */
-static void test_S9_work_of_Metal_4(void **state)
+HANG(test_S9_work_of_Metal_4)
 {
-    stage *s = stage_of(state);
     const gpusync_queue_desc desc = {.label = "four", .metal4 = true};
     replace_queue(s, &desc);
-    SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "runs")), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1]), new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)), .label = "runs");
     SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .label = "unused");
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "older")));
     assert_hang(
@@ -697,14 +650,12 @@ static void test_S9_work_of_Metal_4(void **state)
               "    ticket 1 'older': committed for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of queue "
               "'four' is to signal"),
         LINES("queue 'four': 0 of 2 tickets are done\n")); /* and no room: there is no limit */
-    end_hang(s);
 }
 
 /* The program has made two queues and two timelines: a report that names a third timeline sends the reader looking for
    a thing that nobody made. */
-static void test_S9_no_object_is_named_that_the_program_has_not_made(void **state)
+HANG(test_S9_no_object_is_named_that_the_program_has_not_made)
 {
-    stage *s = stage_of(state);
     const gpusync_queue_desc desc = {.label = "four", .metal4 = true};
     unsigned objects = 0;
     replace_queue(s, &desc);
@@ -713,7 +664,6 @@ static void test_S9_no_object_is_named_that_the_program_has_not_made(void **stat
     for (unsigned i = 1; i < line_count; i++)
         objects += !is_detail(line[i]);
     assert_int_equal(objects, 4);
-    end_hang(s);
 }
 
 static gpusync_result wait_for_pipelines(void *warmup)
@@ -722,9 +672,8 @@ static gpusync_result wait_for_pipelines(void *warmup)
 }
 
 /* The level does not start: its shaders are not compiled, for libdispatch has no thread to give. */
-static void test_S9_a_warm_up_that_compiles(void **state)
+HANG(test_S9_a_warm_up_that_compiles)
 {
-    stage *s = stage_of(state);
     static const char source[] = "kernel void one() {} kernel void two() {}";
     const gpusync_pipeline_desc pipelines[] = {{source, NULL, "one"}, {source, NULL, "two"}};
     const gpusync_warmup_desc desc = {pipelines, LENGTH(pipelines), false};
@@ -743,9 +692,8 @@ static void test_S9_a_warm_up_that_compiles(void **state)
 }
 
 /* ... and one that compiles nothing in advance. */
-static void test_S9_a_warm_up_that_is_disabled(void **state)
+HANG(test_S9_a_warm_up_that_is_disabled)
 {
-    stage *s = stage_of(state);
     static const char source[] = "kernel void one() {} kernel void two() {}";
     const gpusync_pipeline_desc pipelines[] = {{source, NULL, "one"}, {source, NULL, "two"}};
     const gpusync_warmup_desc desc = {pipelines, LENGTH(pipelines), true};
@@ -759,8 +707,6 @@ static void test_S9_a_warm_up_that_is_disabled(void **state)
 
 static void stay_in_the_compiler(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
-    (void)object;
     if (phase != SOFTMETAL_BEFORE || !begins(selector, "newComputePipelineState"))
         return;
     gate_wait(&door);
@@ -768,9 +714,8 @@ static void stay_in_the_compiler(void *user, softmetal_phase phase, void *object
 }
 
 /* The same level: Metal's compiler has had the first shader for 5 ms. */
-static void test_S9_a_shader_that_compiles(void **state)
+HANG(test_S9_a_shader_that_compiles)
 {
-    stage *s = stage_of(state);
     const gpusync_pipeline_desc pipeline = {"kernel void one() {}", NULL, "one"};
     const gpusync_warmup_desc desc = {&pipeline, 1, false};
     gpusync_warmup *warmup = NULL;
@@ -793,9 +738,8 @@ static void test_S9_a_shader_that_compiles(void **state)
 }
 
 /* A submission of several buffers, with a label of its own and several waits: what is left of them is on one line. */
-static void test_S9_a_submission_of_much(void **state)
+HANG(test_S9_a_submission_of_much)
 {
-    stage *s = stage_of(state);
     signal_value(s->t[1], 4);
     commit(s->q[0], named_buffer(s->q[0], "runs"));
     SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1), at(s->t[1], 4), at(s->t[1], 5), at(s->t[1], 8)),
@@ -806,13 +750,11 @@ static void test_S9_a_submission_of_much(void **state)
                       "    ticket 1 'submitted': held for 5.0 ms; waits on the host for ticket 1 of queue 'first'; waits for value "
                       "8 of timeline 'b', which no work is to signal; is to signal value 6 of timeline 'a'"),
                 LINES("timeline 'b': value 5"));
-    end_hang(s);
 }
 
 /* A wait for a value that another ticket brings, and objects without labels: numbers name them. */
-static void test_S9_objects_without_labels(void **state)
+HANG(test_S9_objects_without_labels)
 {
-    stage *s = stage_of(state);
     gpusync_queue *queue = NULL;
     gpusync_timeline *timeline = new_timeline(s->device); /* the fifth object, behind those of the stage */
     assert_ok(gpusync_queue_create(s->device, NULL, &queue));
@@ -826,9 +768,8 @@ static void test_S9_objects_without_labels(void **state)
 
 /* A value passes an open buffer that is to signal a lower one: its commit will be refused, and what waits for it gets
    the value otherwise, or never. Sent by other work, reached, or failed. */
-static void test_S9_an_open_buffer_that_comes_too_late(void **state)
+HANG(test_S9_an_open_buffer_that_comes_too_late)
 {
-    stage *s = stage_of(state);
     encode_signal(s->q[0], named_buffer(s->q[0], "fails"), at(s->t[1], 2));
     encode_signal(s->q[0], named_buffer(s->q[0], "is below"), at(s->t[0], 2));
     encode_signal(s->q[0], named_buffer(s->q[0], "in time"), at(s->t[0], 4));
@@ -842,14 +783,12 @@ static void test_S9_an_open_buffer_that_comes_too_late(void **state)
                 LINES("timeline 'b': value 0, has failed"));
     finish_all(s);
     assert_non_null(strstr(read_report(s->device), "'is below': not committed for 5.0 ms; can no longer signal"));
-    end_hang(s);
 }
 
 /* Held work was to signal a timeline that has failed: the signal is gone, and what stood below it on the timeline, too.
    (ASan: the memory of the open buffer goes.) */
-static void test_S9_held_work_does_not_signal_a_timeline_that_has_failed(void **state)
+HANG(test_S9_held_work_does_not_signal_a_timeline_that_has_failed)
 {
-    stage *s = stage_of(state);
     void *below[70]; /* more than gpusync keeps for new work */
     for (unsigned i = 0; i < LENGTH(below); i++) {
         below[i] = foreign_buffer(s->q[0]);
@@ -865,15 +804,13 @@ static void test_S9_held_work_does_not_signal_a_timeline_that_has_failed(void **
         s, "held work that was to signal a timeline that has failed",
         LINES("    ticket 1 'held': held for 5.0 ms; waits for value 1 of timeline 'b', which no work is to signal"),
         LINES("timeline 'a': value 0, has failed"));
-    end_hang(s);
 }
 
 /* Work has failed, but its timeline is order_only, and rises when the lower value has come: it is done, and the value
    for which the next frame waits is still its to signal. A reader who follows the wait finds the ticket. */
-static void test_S9_a_value_that_stands_behind_a_lower_one(void **state)
+HANG(test_S9_a_value_that_stands_behind_a_lower_one)
 {
     static const gpusync_timeline_desc desc = {.order_only = true, .label = "order"};
-    stage *s = stage_of(state);
     assert_ok(gpusync_timeline_destroy(s->t[1]));
     assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[1]));
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)));
@@ -888,20 +825,17 @@ static void test_S9_a_value_that_stands_behind_a_lower_one(void **state)
               "    ticket 2 'frame': held*; waits for value 2 of timeline 'order', which ticket 1 of queue "
               "'second' is to signal"),
         LINES("queue 'second': 1 of 2 tickets are done"));
-    end_hang(s);
 }
 
 /* A buffer was discarded while a failure sticks: its order_only value counts, and the buffer is no ticket. */
-static void test_S9_a_discarded_buffer_is_no_ticket(void **state)
+HANG(test_S9_a_discarded_buffer_is_no_ticket)
 {
     static const gpusync_timeline_desc order = {.order_only = true, .label = "order"};
     const gpusync_queue_desc sticky = {.label = "sticky", .sticky_failure = true};
-    stage *s = stage_of(state);
-    void *buffer;
     assert_ok(gpusync_timeline_destroy(s->t[1]));
     assert_ok(gpusync_timeline_create(s->device, &order, &s->t[1]));
     replace_queue(s, &sticky);
-    buffer = named_buffer(s->q[1], "discarded");
+    void *buffer = named_buffer(s->q[1], "discarded");
     encode_signal(s->q[1], buffer, at(s->t[1], 2));
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)));
     commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
@@ -910,13 +844,12 @@ static void test_S9_a_discarded_buffer_is_no_ticket(void **state)
     assert_hang(s, "a discarded buffer is no ticket",
                 LINES("    ticket 1 'slow': committed*; is to signal value 1 of timeline 'order'"),
                 LINES("queue 'sticky': 1 of 1 tickets are done, refuses new work, as the failure of ticket 1 sticks"));
-    end_hang(s);
 }
 
 /* The main loop has stopped: nothing calls gpusync_device_run_callbacks. */
-static void test_S9_callbacks_that_nothing_runs(void **state)
+on_stage_with(test_S9_callbacks_that_nothing_runs, .queues = 2, .timelines = 2,
+              .device = {.hooks = &patient_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
-    stage *s = stage_of(state);
     note n = {0};
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
     finish_next(s->q[0]);
@@ -932,9 +865,8 @@ static void stay_destroyed(void *user)
 }
 
 /* `destroyed` of a queue does not return. No ticket is named: it is of none. */
-static void test_S9_a_destroyed_that_does_not_return(void **state)
+HANG(test_S9_a_destroyed_that_does_not_return)
 {
-    stage *s = stage_of(state);
     gate_init(&door, 2);
     assert_ok(gpusync_queue_destroy_later(s->q[1], stay_destroyed, NULL));
     s->q[1] = NULL;
@@ -949,54 +881,47 @@ static void test_S9_a_destroyed_that_does_not_return(void **state)
 
 /* Objects stand in the order in which the program made them; open buffers by their numbers, which a refused commit does
    not change. */
-static void test_S9_the_oldest_comes_first(void **state)
+HANG(test_S9_the_oldest_comes_first)
 {
     static const char *const in_order[] = {"queue 'first'", "buffer 1 'one'", "buffer 2 'two'", "queue 'second'",
                                            "timeline 'a'",  "timeline 'b'",   "queue 'third'"};
     const gpusync_queue_desc desc = {.label = "third"};
-    stage *s = stage_of(state);
     gpusync_queue *third = NULL;
-    const char *here;
-    void *one;
     assert_ok(gpusync_queue_create(s->device, &desc, &third));
     assert_ok(gpusync_queue_destroy(third)); /* the last one goes */
     assert_ok(gpusync_queue_create(s->device, &desc, &third));
-    one = named_buffer(s->q[0], "one");
+    void *one = named_buffer(s->q[0], "one");
     encode_signal(s->q[0], one, at(s->t[0], 1));
     named_buffer(s->q[0], "two");
     signal_value(s->t[0], 1);
     assert_result(gpusync_commit(s->q[0], one, NULL), GPUSYNC_ERROR_NOT_RISING);
     assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(one)), GPUSYNC_ERROR_NOT_RISING);
-    here = read_report(s->device);
+    const char *here = read_report(s->device);
     for (size_t i = 0; i < LENGTH(in_order); i++) {
         here = strstr(here, in_order[i]);
         assert_non_null(here);
     }
     assert_ok(gpusync_queue_destroy(third));
-    end_hang(s);
 }
 
 /* -- lines that would mislead -------------------------------------------------------------------------------------- */
 
 /* Ticket 2 has ended, and its handler has come: it stands behind UNORDERED work to be counted as done. The line says
    "has ended, and its handler has not come", and the reader suspects Metal. */
-static void test_S9_a_ticket_that_has_ended_behind_unordered_work(void **state)
+HANG(test_S9_a_ticket_that_has_ended_behind_unordered_work)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "streams")),
            .flags = GPUSYNC_SUBMIT_UNORDERED);
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "frame")), SIGNALS(at(s->t[1], 1)));
     finish_all(s);
     assert_int_equal(value_of(s->t[1]), 1);
     assert_non_null(strstr(read_report(s->device), "    ticket 2 'frame': ended for 0.0 ms; behind ticket 1\n"));
-    end_hang(s);
 }
 
 /* A timeline that has failed: "its event shows 18446744073709551615" is the mark of the failure, and no value of
    anybody's. The reader looks for the code that has signalled it. */
-static void test_S9_the_mark_of_a_failure_is_not_shown_as_a_value(void **state)
+HANG(test_S9_the_mark_of_a_failure_is_not_shown_as_a_value)
 {
-    stage *s = stage_of(state);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
     read_report(s->device);
     assert_null(strstr(text, "its event shows"));
@@ -1004,9 +929,8 @@ static void test_S9_the_mark_of_a_failure_is_not_shown_as_a_value(void **state)
 
 /* Work that never ran waits for no value any more: it stands behind ticket 1 alone. The line says that nothing is to
    signal the value, and the reader looks for a signal that would change nothing. */
-static void test_S9_ended_work_waits_for_nothing(void **state)
+HANG(test_S9_ended_work_waits_for_nothing)
 {
-    stage *s = stage_of(state);
     commit(s->q[0], named_buffer(s->q[0], "slow"));
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "cancelled")));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
@@ -1014,26 +938,22 @@ static void test_S9_ended_work_waits_for_nothing(void **state)
                 LINES("    ticket 1 'slow': committed for 5.0 ms",
                       "    ticket 2 'cancelled': over for 5.0 ms; behind ticket 1"),
                 NONE);
-    end_hang(s);
 }
 
 /* Ping-pong: work waits for 5 and signals 7. Nothing brings the 5: the line names the waiting work itself. */
-static void test_S9_work_does_not_wait_for_its_own_signal(void **state)
+HANG(test_S9_work_does_not_wait_for_its_own_signal)
 {
-    stage *s = stage_of(state);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "ping")), SIGNALS(at(s->t[0], 7)));
     assert_hang(s, "work that waits below its own signal",
                 LINES("    ticket 1 'ping': held for 5.0 ms; waits for value 5 of timeline 'a', which no work is to "
                       "signal; is to signal value 7 of timeline 'a'"),
                 NONE);
-    end_hang(s);
 }
 
 /* A buffer of other code's is open from its first wait or signal on. Its own line has Metal's label, and that of the
    work which waits for it has none: the reader cannot find one by the other. */
-static void test_S9_an_open_buffer_has_one_name(void **state)
+HANG(test_S9_an_open_buffer_has_one_name)
 {
-    stage *s = stage_of(state);
     void *buffer = foreign_buffer(s->q[0]);
     metal_set_label(buffer, "foreign");
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
@@ -1045,11 +965,9 @@ static void test_S9_an_open_buffer_has_one_name(void **state)
 }
 
 /* A submission of two buffers, of which the first is over: the second runs. The line has the state of the first one,
-   "completed", and the reader suspects a lost handler. The same of a marker behind a buffer that is over.
-   Not in the array: today the state is that of the first. */
-static void test_S9_the_state_is_that_of_the_buffer_that_is_not_over(void **state)
+   "completed", and the reader suspects a lost handler. The same of a marker behind a buffer that is over. */
+HANG(test_S9_the_state_is_that_of_the_buffer_that_is_not_over)
 {
-    stage *s = stage_of(state);
     void *first = named_buffer(s->q[0], "first"), *graph = foreign_buffer(s->q[1]);
     SUBMIT(s->q[0], BUFFERS(first, named_buffer(s->q[0], "second")));
     softmetal_finish(first);
@@ -1059,13 +977,11 @@ static void test_S9_the_state_is_that_of_the_buffer_that_is_not_over(void **stat
     read_report(s->device);
     assert_null(strstr(text, "completed"));
     metal_release(graph);
-    end_hang(s);
 }
 
 /* The reason of a failure is the program's text, and may end with a newline: the rest of the line stands alone then. */
-static void test_S9_a_reason_that_ends_with_a_newline(void **state)
+HANG(test_S9_a_reason_that_ends_with_a_newline)
 {
-    stage *s = stage_of(state);
     gpusync_error why;
     memset(&why, 0, sizeof why);
     snprintf(why.message, sizeof why.message, "the file is gone\n");
@@ -1076,22 +992,15 @@ static void test_S9_a_reason_that_ends_with_a_newline(void **state)
 
 /* A Metal whose `status` autoreleases the buffer: each report leaves a reference of each buffer in the caller's pool,
    though the report has one of its own for the label. */
-static void test_S9_a_status_is_asked_for_in_a_pool(void **state)
+HANG(test_S9_a_status_is_asked_for_in_a_pool)
 {
-    stage *s = stage_of(state);
-    softmetal_quirks quirks, none;
     void *buffer = named_buffer(s->q[0], "runs");
-    unsigned long held;
     commit(s->q[0], buffer);
-    held = softmetal_retain_count(buffer);
-    softmetal_get_quirks(&none);
-    quirks = none;
-    quirks.status_autoreleases = true;
-    softmetal_set_quirks(&quirks);
+    unsigned long held = softmetal_retain_count(buffer);
+    set_quirks(.status_autoreleases = true);
     read_report(s->device);
-    softmetal_set_quirks(&none);
+    set_quirks(.status_autoreleases = false);
     assert_int_equal(softmetal_retain_count(buffer), held);
-    end_hang(s);
 }
 
 /* -- the program goes on meanwhile --------------------------------------------------------------------------------- */
@@ -1107,8 +1016,6 @@ static struct {
 
 static void on_message(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
-    (void)object;
     if (phase != SOFTMETAL_AFTER && between.left && strcmp(selector, between.selector) == 0 && --between.left == 0)
         between.then();
 }
@@ -1144,29 +1051,25 @@ static void signal_it(void)
 }
 
 /* Held work is sent while the report asks for its label: Metal's state of before is no state of sent work. */
-static void test_S9_work_that_is_sent_meanwhile(void **state)
+HANG(test_S9_work_that_is_sent_meanwhile)
 {
-    stage *s = stage_of(state);
     between.s = s;
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "b")));
     do_between("label", 1, signal_it);
     read_report(s->device);
     softmetal_set_message_hook(NULL, NULL);
     assert_non_null(strstr(text, "    ticket 1 'b': committed for 0.0 ms\n"));
-    end_hang(s);
 }
 
 /* A render thread commits, discards or submits a buffer while the report asks for its label: the other open buffers,
    among which is the one to look at, have their lines all the same. (ASan) */
-static void test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away(void **state)
+HANG(test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away)
 {
     static void (*const ends[])(void) = {commit_it, discard_it, submit_it};
-    stage *s = stage_of(state);
     for (size_t i = 0; i < LENGTH(ends); i++) {
-        void *other;
         between.s = s;
         between.buffer = named_buffer(s->q[0], "goes");
-        other = named_buffer(s->q[0], "stays");
+        void *other = named_buffer(s->q[0], "stays");
         do_between("label", 1, ends[i]);
         read_report(s->device);
         softmetal_set_message_hook(NULL, NULL);
@@ -1180,9 +1083,8 @@ static void test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away(void *
 
 /* Each line was true when it was written: a buffer that was discarded before is not open then, and one that has a
    ticket by then is not "not enqueued". */
-static void test_S9_a_line_is_true_when_it_is_written(void **state)
+HANG(test_S9_a_line_is_true_when_it_is_written)
 {
-    stage *s = stage_of(state);
     between.s = s;
     between.buffer = named_buffer(s->q[0], "discarded");
     do_between("label", 1, discard_it);
@@ -1193,7 +1095,6 @@ static void test_S9_a_line_is_true_when_it_is_written(void **state)
     read_report(s->device);
     assert_null(strstr(text, "'committed': not committed"));
     softmetal_set_message_hook(NULL, NULL);
-    end_hang(s);
 }
 
 static void end_all_between(void)
@@ -1206,10 +1107,9 @@ static void end_all_between(void)
 }
 
 /* Another thread destroys a queue and a timeline, while the report is at them: at each of its messages. (ASan) */
-static void test_S9_objects_go_while_the_report_is_at_them(void **state)
+without_stage(test_S9_objects_go_while_the_report_is_at_them)
 {
     static const char *const selectors[] = {"label", "status", "signaledValue"};
-    (void)state;
     for (size_t i = 0; i < LENGTH(selectors); i++)
         for (unsigned nth = 1; nth <= 3; nth++) {
             const stage_desc desc = {.queues = 2, .timelines = 2, .device = {.hooks = &patient_hooks}};
@@ -1273,7 +1173,6 @@ static void *read_hard(void *argument)
 {
     static const char *const beginnings[] = {"gpusync ", "  queue ", "  timeline ", "  a callback ", "    "};
     char *mine = (char *)malloc(SIZE);
-    (void)argument;
     must(mine != NULL, "no memory");
     while (!GET(&busy.over)) {
         size_t length = gpusync_device_report(busy.s->device, mine, SIZE);
@@ -1289,10 +1188,10 @@ static void *read_hard(void *argument)
     return NULL;
 }
 
-static void test_S9_reports_while_threads_work(void **state)
+on_stage_with(test_S9_reports_while_threads_work, .queues = 4, .real = true, .device = {.hooks = &patient_hooks})
 {
     pthread_t workers[4], readers[2];
-    busy.s = stage_of(state);
+    busy.s = s;
     PUT(&busy.over, false);
     for (uintptr_t i = 0; i < 4; i++)
         workers[i] = start(work_hard, (void *)i);
@@ -1321,13 +1220,11 @@ static void build_much(stage *s, const char *label)
 
 /* A crash handler has a buffer of some size: whatever it is, nothing is written past it, it holds a beginning of the
    text that ends with a whole character, and the length is that of the whole text. */
-static void test_S9_a_text_that_is_cut(void **state)
+HANG(test_S9_a_text_that_is_cut)
 {
-    stage *s = stage_of(state);
     static char whole[SIZE], part[SIZE];
-    size_t length;
     build_much(s, "Gr\303\266\303\237e \342\202\254 \360\237\230\200!");
-    length = gpusync_device_report(s->device, whole, sizeof whole);
+    size_t length = gpusync_device_report(s->device, whole, sizeof whole);
     assert_int_equal(length, strlen(whole));
     assert_non_null(strstr(whole, "'Gr\303\266\303\237e \342\202\254 \360\237\230\200!'"));
     for (size_t size = 0; size <= length + 2; size++) {
@@ -1343,16 +1240,13 @@ static void test_S9_a_text_that_is_cut(void **state)
         assert_int_equal(strlen(part), got);
         assert_memory_equal(part, whole, got);
     }
-    end_hang(s);
 }
 
 /* snprintf's habit: NULL asks for the length, whatever size says; without a device the text is empty. */
-static void test_S9_NULL(void **state)
+HANG(test_S9_NULL)
 {
-    stage *s = stage_of(state);
-    size_t length;
     build_much(s, "label");
-    length = strlen(read_report(s->device));
+    size_t length = strlen(read_report(s->device));
     assert_int_equal(gpusync_device_report(s->device, NULL, 0), length);
     assert_int_equal(gpusync_device_report(s->device, NULL, 9), length);
     assert_int_equal(gpusync_device_report(NULL, NULL, 0), 0);
@@ -1362,11 +1256,10 @@ static void test_S9_NULL(void **state)
     assert_string_equal(text, "left");
     assert_int_equal(gpusync_device_report(NULL, text, 3), 0);
     assert_string_equal(text, "");
-    end_hang(s);
 }
 
 /* Labels come from files and users. Whatever is in one, it is in its own place, and no line is added or torn. */
-static void test_S9_labels_of_all_kinds(void **state)
+without_stage(test_S9_labels_of_all_kinds)
 {
     static char wide[201], wide_utf8[202];
     static char cut[64], cut_utf8[64];
@@ -1389,7 +1282,6 @@ static void test_S9_labels_of_all_kinds(void **state)
         {wide_utf8, cut_utf8},
         {"\377caf\351", NULL}, /* not UTF-8: shown as something */
     };
-    (void)state;
     memset(wide, 'w', sizeof wide - 1);
     memset(cut, 'w', sizeof cut - 1);
     for (unsigned i = 0; i < 100; i++)
@@ -1438,7 +1330,7 @@ static void test_S9_labels_of_all_kinds(void **state)
 }
 
 /* Ages are those of the present state, to a tenth of a millisecond. */
-static void test_S9_ages(void **state)
+HANG(test_S9_ages)
 {
     static const struct {
         uint64_t ns;
@@ -1449,7 +1341,6 @@ static void test_S9_ages(void **state)
         {MS(999), " for 999.0 ms"}, {SECONDS(3600), " for 3600000.0 ms"},
         {1234567, " for 1.2 ms"},   {SECONDS(2592000), " for 2592000000.0 ms"},
     };
-    stage *s = stage_of(state);
     for (size_t i = 0; i < LENGTH(rows); i++) {
         char expected[128];
         void *open = named_buffer(s->q[0], "open");
@@ -1461,9 +1352,8 @@ static void test_S9_ages(void **state)
 }
 
 /* Open, then held, then sent, then ended: each begins anew, and what changes nothing does not. */
-static void test_S9_an_age_is_that_of_the_state(void **state)
+HANG(test_S9_an_age_is_that_of_the_state)
 {
-    stage *s = stage_of(state);
     void *buffer = named_buffer(s->q[0], "b");
     pass(MS(1));
     encode_wait(s->q[0], buffer, at(s->t[0], 1)); /* still open */
@@ -1488,7 +1378,7 @@ static void test_S9_an_age_is_that_of_the_state(void **state)
 }
 
 /* A wait's age and what is left of its limit; none is left when the limit has passed and the thread has not run yet. */
-static void test_S9_limits(void **state)
+HANG(test_S9_limits)
 {
     static const struct {
         uint64_t limit, passed;
@@ -1502,7 +1392,6 @@ static void test_S9_limits(void **state)
         {GPUSYNC_FOREVER - 1, MS(1), " begun 1.0 ms ago, without a limit\n"}, /* it ends behind all clocks */
         {GPUSYNC_FOREVER, MS(1), " begun 1.0 ms ago, without a limit\n"},
     };
-    stage *s = stage_of(state);
     commit_new(s->q[0]);
     for (size_t i = 0; i < LENGTH(rows); i++) {
         job j = {0};
@@ -1515,14 +1404,12 @@ static void test_S9_limits(void **state)
         assert_ok(job_end(&j));
         assert_null(strstr(read_report(s->device), "a wait"));
     }
-    end_hang(s);
 }
 
 /* The GPU has signalled a value, and its work has not ended for gpusync: the event shows it, by the timeline's own
    numbers, though the event was another timeline's before. */
-static void test_S9_what_the_event_shows_is_a_value_of_the_timeline(void **state)
+HANG(test_S9_what_the_event_shows_is_a_value_of_the_timeline)
 {
-    stage *s = stage_of(state);
     gpusync_timeline *next = NULL;
     uint64_t base = 0;
     const gpusync_timeline_desc desc = {.label = "next", .initial_value = 2};
@@ -1543,14 +1430,12 @@ static void test_S9_what_the_event_shows_is_a_value_of_the_timeline(void **state
 }
 
 /* A level editor has hundreds of everything: each has its line, once. */
-static void test_S9_many_objects(void **state)
+HANG(test_S9_many_objects)
 {
     enum { MANY = 60, TICKETS = 10 };
-    stage *s = stage_of(state);
     gpusync_queue *queues[MANY];
     gpusync_timeline *timelines[MANY];
     char *whole = (char *)malloc(1u << 20);
-    size_t length;
     unsigned lines = 0;
     must(whole != NULL, "no memory");
     for (unsigned i = 0; i < MANY; i++) {
@@ -1565,16 +1450,15 @@ static void test_S9_many_objects(void **state)
         for (unsigned k = 0; k < TICKETS; k++)
             SUBMIT(queues[i], WAITS(at(timelines[i], k + 1)), BUFFERS(new_buffer(queues[i])));
     }
-    length = gpusync_device_report(s->device, whole, 1u << 20);
+    size_t length = gpusync_device_report(s->device, whole, 1u << 20);
     assert_int_equal(length, strlen(whole));
     for (const char *at_ = whole; *at_; at_ = strchr(at_, '\n') + 1)
         lines++;
     assert_int_equal(lines, 1 + 4 + MANY * (2 + 2 + TICKETS));
     for (unsigned i = 0; i < MANY; i++) {
         char part[96];
-        const char *found;
         snprintf(part, sizeof part, "\n  queue 'number %u': 0 of 10", i);
-        found = strstr(whole, part);
+        const char *found = strstr(whole, part);
         assert_non_null(found);
         assert_null(strstr(found + 1, part));
         snprintf(part, sizeof part,
@@ -1598,24 +1482,19 @@ static gpusync_result report_without_a_pool(void *device)
 
 /* A crash report has no memory to spare, and is written again and again: nothing is allocated, kept or left in an
    autorelease pool. (A thread without a pool says so.) */
-static void test_S9_a_report_leaves_nothing_behind(void **state)
+HANG(test_S9_a_report_leaves_nothing_behind)
 {
-    stage *s = stage_of(state);
     job j = {0};
-    void *runs, *open, *event;
-    kit_counts before;
-    unsigned long held_runs, held_open, held_event;
-    long live;
     build_much(s, "label");
-    runs = softmetal_buffer_at(s->metal[0], 0);
-    open = softmetal_buffer_at(s->metal[0], 1);
-    event = gpusync_timeline_metal(s->t[0], NULL);
+    void *runs = softmetal_buffer_at(s->metal[0], 0);
+    void *open = softmetal_buffer_at(s->metal[0], 1);
+    void *event = gpusync_timeline_metal(s->t[0], NULL);
     read_report(s->device);
-    before = kit_now();
-    live = softmetal_live(NULL);
-    held_runs = softmetal_retain_count(runs);
-    held_open = softmetal_retain_count(open);
-    held_event = softmetal_retain_count(event);
+    kit_counts before = kit_now();
+    long live = softmetal_live(NULL);
+    unsigned long held_runs = softmetal_retain_count(runs);
+    unsigned long held_open = softmetal_retain_count(open);
+    unsigned long held_event = softmetal_retain_count(event);
     memory_fail(1, true);
     for (unsigned i = 0; i < 10; i++)
         read_report(s->device);
@@ -1628,7 +1507,6 @@ static void test_S9_a_report_leaves_nothing_behind(void **state)
     assert_int_equal(softmetal_retain_count(runs), held_runs);
     assert_int_equal(softmetal_retain_count(open), held_open);
     assert_int_equal(softmetal_retain_count(event), held_event);
-    end_hang(s);
 }
 
 static unsigned asked;
@@ -1638,7 +1516,6 @@ static void ask_back(void *user, softmetal_phase phase, void *object, const char
 {
     stage *s = (stage *)user;
     gpusync_stats stats;
-    (void)object;
     if (phase != SOFTMETAL_BEFORE)
         return;
     asked++;
@@ -1650,16 +1527,14 @@ static void ask_back(void *user, softmetal_phase phase, void *object, const char
         must(gpusync_queue_cancel_held(s->q[i]) == GPUSYNC_OK, "cancel_held");
 }
 
-static void test_S9_no_message_comes_under_a_lock(void **state)
+HANG(test_S9_no_message_comes_under_a_lock)
 {
-    stage *s = stage_of(state);
     build_much(s, "label");
     asked = 0;
     softmetal_set_message_hook(ask_back, s);
     read_report(s->device);
     softmetal_set_message_hook(NULL, NULL);
     assert_true(asked >= 2 + 3 * 2); /* an event each, a status and a label each of what is open and runs */
-    end_hang(s);
 }
 
 /* -- where it may be called ---------------------------------------------------------------------------------------- */
@@ -1683,50 +1558,47 @@ static void report_inside(unsigned *count)
 static void park_inside(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     report_inside(&inside.hooks);
-    patient_hooks.park(user, waiter, deadline_ns);
+    park_patiently(user, waiter, deadline_ns);
     report_inside(&inside.hooks);
 }
 
 static void unpark_inside(void *user, gpusync_waiter *waiter)
 {
     report_inside(&inside.hooks);
-    patient_hooks.unpark(user, waiter);
+    kit_unpark(user, waiter);
 }
 
 static void yield_inside(void *user)
 {
     report_inside(&inside.hooks);
-    patient_hooks.yield(user);
+    kit_yield(user);
 }
 
 static const gpusync_hooks hooks_inside = {.yield = yield_inside, .park = park_inside, .unpark = unpark_inside};
 
 static void log_inside(void *user, gpusync_log_level level, const char *line_of_log)
 {
-    (void)user;
-    (void)level;
-    (void)line_of_log;
     report_inside(&inside.logs);
 }
 
 static void notify_inside(void *user)
 {
-    (void)user;
     report_inside(&inside.notifies);
 }
 
 static void done_inside(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)result;
-    (void)error;
     report_inside(&inside.callbacks);
     must(strstr(read_report(inside.device), (const char *)user) != NULL, "the callback that runs is in the report");
 }
 
 /* The log prints a report at each failure, a callback at each end, a hook at each sleep. */
-static void test_S9_reports_inside_what_gpusync_calls(void **state)
+on_stage_with(test_S9_reports_inside_what_gpusync_calls, .timelines = 1,
+              .device = {.hooks = &hooks_inside,
+                         .log = log_inside,
+                         .notify = notify_inside,
+                         .callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
-    stage *s = stage_of(state);
     const gpusync_spin yields = {.yield_iterations = 3};
     job j = {.options = {.spin = &yields}};
     memset(&inside, 0, sizeof inside);
@@ -1751,15 +1623,13 @@ static void report_in_trace(void *user, const gpusync_trace_event *event)
 {
     char mine[64];
     unsigned *count = (unsigned *)user;
-    (void)event;
     ++*count;
     must(gpusync_device_report(GET(&inside.device), mine, sizeof mine) > 0, "a report in a trace");
 }
 
 /* A trace is not to call gpusync: that it holds no lock is what the report shows here. */
-static void test_S10_reports_inside_a_trace(void **state)
+HANG(test_S10_reports_inside_a_trace)
 {
-    stage *s = stage_of(state);
     unsigned count = 0;
     PUT(&inside.device, s->device);
     assert_ok(gpusync_device_set_trace(s->device, report_in_trace, &count));
@@ -1770,85 +1640,4 @@ static void test_S10_reports_inside_a_trace(void **state)
     assert_int_equal(count, 5); /* submit, hold, issue, signal, completed */
     assert_ok(gpusync_device_set_trace(s->device, NULL, NULL));
     PUT(&inside.device, NULL);
-}
-
-#define HANG(test) on_stage_with(test, .queues = 2, .timelines = 2, .device = {.hooks = &patient_hooks})
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        HANG(test_S9_the_state_is_that_of_the_buffer_that_is_not_over),
-        HANG(test_S9_a_ticket_that_has_ended_behind_unordered_work),
-        HANG(test_S9_the_mark_of_a_failure_is_not_shown_as_a_value),
-        HANG(test_S9_ended_work_waits_for_nothing),
-        HANG(test_S9_work_does_not_wait_for_its_own_signal),
-        HANG(test_S9_an_open_buffer_has_one_name),
-        HANG(test_S9_a_reason_that_ends_with_a_newline),
-        HANG(test_S9_a_status_is_asked_for_in_a_pool),
-        HANG(test_S9_an_open_buffer_that_goes_meanwhile_takes_no_line_away),
-        HANG(test_S9_a_line_is_true_when_it_is_written),
-        HANG(test_S9_work_that_is_sent_meanwhile),
-        HANG(test_S9_a_fence_that_was_not_submitted),
-        HANG(test_S9_a_value_that_nothing_is_to_signal),
-        HANG(test_S9_an_open_buffer_holds_a_higher_value_of_another_queue),
-        HANG(test_S9_held_work_behind_held_work),
-        HANG(test_S9_two_queues_that_wait_for_each_other),
-        HANG(test_S9_a_signal_behind_its_own_wait),
-        HANG(test_S9_a_handler_that_has_not_come),
-        HANG(test_S9_an_end_that_nobody_has_seen),
-        HANG(test_S9_a_slow_callback),
-        HANG(test_S9_a_queue_without_room),
-        HANG(test_S9_a_value_of_other_code),
-        HANG(test_S9_a_listener_that_does_not_hear),
-        HANG(test_S9_a_buffer_that_the_program_committed_itself),
-        HANG(test_S9_an_enqueued_buffer),
-        HANG(test_S9_a_timeline_that_has_failed),
-        HANG(test_S9_a_queue_that_is_being_destroyed),
-        HANG(test_S9_a_destroy_that_waits_for_a_callback),
-        HANG(test_S9_a_destroy_that_waits_for_the_GPU),
-        HANG(test_S9_waits_for_several_points),
-        HANG(test_S9_work_for_which_the_host_waits),
-        HANG(test_S9_work_that_waits_on_the_GPU),
-        HANG(test_S9_the_order_of_values_behind_sent_work),
-        HANG(test_S9_unordered_work),
-        HANG(test_S9_work_that_ended_out_of_turn),
-        HANG(test_S9_a_marker),
-        HANG(test_S9_a_lost_device),
-        HANG(test_S9_a_failure_that_sticks),
-        HANG(test_S9_work_of_Metal_4),
-        HANG(test_S9_no_object_is_named_that_the_program_has_not_made),
-        HANG(test_S9_a_warm_up_that_compiles),
-        HANG(test_S9_a_warm_up_that_is_disabled),
-        HANG(test_S9_a_shader_that_compiles),
-        HANG(test_S9_a_submission_of_much),
-        HANG(test_S9_objects_without_labels),
-        HANG(test_S9_an_open_buffer_that_comes_too_late),
-        HANG(test_S9_held_work_does_not_signal_a_timeline_that_has_failed),
-        HANG(test_S9_a_value_that_stands_behind_a_lower_one),
-        HANG(test_S9_a_discarded_buffer_is_no_ticket),
-        on_stage_with(test_S9_callbacks_that_nothing_runs, .queues = 2, .timelines = 2,
-                      .device = {.hooks = &patient_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        HANG(test_S9_a_destroyed_that_does_not_return),
-        HANG(test_S9_the_oldest_comes_first),
-        cmocka_unit_test(test_S9_objects_go_while_the_report_is_at_them),
-        on_stage_with(test_S9_reports_while_threads_work, .queues = 4, .real = true,
-                      .device = {.hooks = &patient_hooks}),
-        HANG(test_S9_a_text_that_is_cut),
-        HANG(test_S9_NULL),
-        cmocka_unit_test(test_S9_labels_of_all_kinds),
-        HANG(test_S9_ages),
-        HANG(test_S9_an_age_is_that_of_the_state),
-        HANG(test_S9_limits),
-        HANG(test_S9_what_the_event_shows_is_a_value_of_the_timeline),
-        HANG(test_S9_many_objects),
-        HANG(test_S9_a_report_leaves_nothing_behind),
-        HANG(test_S9_no_message_comes_under_a_lock),
-        on_stage_with(test_S9_reports_inside_what_gpusync_calls, .timelines = 1,
-                      .device = {.hooks = &hooks_inside,
-                                 .log = log_inside,
-                                 .notify = notify_inside,
-                                 .callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        HANG(test_S10_reports_inside_a_trace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,10 @@ extern void dispatch_retain(void *object);
 
 static int set_up(void **state) { return !(*state = stage_open(*(const softmetal_clock *)*state)); }
 
+static void each_rule_that_is_broken_aborts(void **state), pools_locks_and_classes_are_watched(void **state);
+KIT_ADD(first_they_fork, cmocka_unit_test(each_rule_that_is_broken_aborts),
+        cmocka_unit_test(pools_locks_and_classes_are_watched))
+
 static void *unretained_in(void *queue) { return metal_get(queue, "commandBufferWithUnretainedReferences"); }
 static void *serial(void) { return dispatch_queue_create("q", NULL); }
 static void nothing(void *context) { (void)context; }
@@ -47,9 +51,8 @@ static void look_at_end(block *self, void *buffer)
                              16u * n->disposed;
 }
 
-static void a_buffer_ends_in_this_order(void **state)
+on_both_clocks(a_buffer_ends_in_this_order)
 {
-    stage *s = *state;
     void *event = metal_get(s->device, "newEvent"), *pool = metal_pool_push(), *buffer = buffer_in(s->queue);
     metal_encode_signal(buffer, event, 1);
     metal_release(event);
@@ -82,9 +85,8 @@ static unsigned long status_behind_a_slow_handler(stage *s)
     return metal_status(second);
 }
 
-static void a_poller_sees_the_work(void **state)
+on_real(a_poller_sees_the_work)
 {
-    stage *s = *state;
     for (unsigned char i = 1; i <= 20; i++) {
         void *memory = memory_new(s->device, 64), *buffer = fill(buffer_in(s->queue), memory, i);
         metal_commit(buffer);
@@ -105,9 +107,8 @@ static void *take_and_drop(void *user)
 }
 
 /* By hand a full queue waits as long as a handler runs: its end is near, and the place comes with it. */
-static void a_full_queue_blocks_the_next_buffer(void **state)
+on_both_clocks(a_full_queue_blocks_the_next_buffer)
 {
-    stage *s = *state;
     void *queue = s->n.queue = mine(metal_queue_new(s->device, 1)), *first = on_completed(buffer_in(queue), &s->n, 1);
     const unsigned count = s->clock == SOFTMETAL_MANUAL ? 1 : 2;
     pthread_t threads[2];
@@ -131,9 +132,8 @@ static void a_full_queue_blocks_the_next_buffer(void **state)
 
 /* -- the manual clock --------------------------------------------------------------------------------------------- */
 
-static void handlers_of_two_buffers_run_at_once(void **state)
+on_manual(handlers_of_two_buffers_run_at_once)
 {
-    stage *s = *state;
     notes other = {.gated = true};
     void *first = on_completed(buffer_in(s->queue), &s->n, 1), *second = on_completed(buffer_in(s->queue), &other, 2);
     s->n.gated = true;
@@ -160,9 +160,8 @@ static void *failed_in(stage *s, unsigned reason, const char *own)
     return error_of(s, buffer);
 }
 
-static void the_drivers_number_makes_the_error(void **state)
+on_manual(the_drivers_number_makes_the_error)
 {
-    stage *s = *state;
     for (size_t i = 0; i < LENGTH(made_of_numbers); i++) {
         const struct made *made = &made_of_numbers[i];
         void *error = failed_in(s, made->number, NULL);
@@ -177,9 +176,8 @@ static void the_drivers_number_makes_the_error(void **state)
     assert_text(metal_get(failed_in(s, SOFTMETAL_HANG, "own words"), "localizedDescription"), "own words");
 }
 
-static void a_failed_buffer_does_what_comes_before_its_fault(void **state)
+on_both_clocks(a_failed_buffer_does_what_comes_before_its_fault)
 {
-    stage *s = *state;
     for (unsigned n = 0; n <= 3; n++) { /* signals before the fault; 3 are more than there are */
         void *event = event_new(s->device), *memory = memory_new(s->device, 4), *buffer = buffer_in(s->queue);
         metal_encode_signal(buffer, event, 1);
@@ -254,9 +252,8 @@ static void *create(stage *s, unsigned which)
     }
 }
 
-static void the_nth_creation_fails(void **state)
+on_real(the_nth_creation_fails)
 {
-    stage *s = *state;
     void *buffer = buffer_in(s->queue);
     for (unsigned which = 0; which <= 12; which++) {
         unsigned own = which <= 10 ? 1 : which - 9;
@@ -402,9 +399,8 @@ static uint64_t time_to_status(void *buffer)
 static bool states_are(stage *s, void *buffer, long first, long second, long third)
 {
     const long states[] = {first, second, third};
-    void *all;
     if (metal_status(buffer) < COMMITTED) run(s, buffer);
-    all = encoders_of(buffer);
+    void *all = encoders_of(buffer);
     assert_int_equal(metal_number(all, "count"), 3);
     for (unsigned k = 0; k < 3; k++) {
         assert_text(metal_get(object_at(all, k), "label"), k == 0 ? "" : k == 1 ? "1" : "2");
@@ -556,10 +552,9 @@ static bool holds(stage *s, size_t row, bool with)
     (void)g;
     return !with;
 }
-static void facts_hold(void **state)
+without_stage(facts_hold)
 {
     static const fact rows[] = {FACTS(ROW_OF_FACT)};
-    (void)state;
     assert_facts(rows, LENGTH(rows), holds, stage_open);
 }
 
@@ -573,21 +568,19 @@ static void add_kernel(void *user, const softmetal_kernel_args *args)
     assert_true(args->lengths[0] == 2 && args->lengths[1] == 5 && !args->buffers[2]);
 }
 
-static void kernels_run(void **state)
+on_real(kernels_run)
 {
-    stage *s = *state;
     unsigned ran = 0;
     char message[100];
     void *memory = memory_new(s->device, 8), *other = memory_new(s->device, 8), *buffer = buffer_in(s->queue);
-    void *pipeline, *compute;
     unsigned char bytes[2] = {40, 0};
     softmetal_set_kernel("add", add_kernel, &ran, MS(5));
-    pipeline = mine(metal_pipeline_new(s->device, "kernel void none (\nkernel void add(", "add", NULL, 0));
+    void *pipeline = mine(metal_pipeline_new(s->device, "kernel void none (\nkernel void add(", "add", NULL, 0));
     assert_int_equal(softmetal_compiles(), 1);
     assert_null(function_of(library_of(s, "kernel void add("), "other"));
     assert_null(metal_pipeline_new(s->device, "#error", "add", message, sizeof message));
     assert_string_equal(message, "program_source: error: #error");
-    compute = metal_get(buffer, "computeCommandEncoder");
+    void *compute = metal_get(buffer, "computeCommandEncoder");
     metal_set_pipeline(compute, pipeline);
     metal_set_bytes(compute, bytes, 2, 0);
     bytes[0] = 0;
@@ -609,9 +602,8 @@ static unsigned char pixel_of(void *drawable, unsigned long x, unsigned long y)
          "getBytes:bytesPerRow:fromRegion:mipmapLevel:", pixel, 4ul, ((region){{x, y, 0}, {1, 1, 1}}), 0ul);
     return pixel[0];
 }
-static void a_layer_has_three_drawables(void **state)
+on_real(a_layer_has_three_drawables)
 {
-    stage *s = *state;
     void *layer = layer_of(s, 2), *memory = memory_new(s->device, 16), *pool = metal_pool_push(), *drawable = NULL;
     bytes_of(memory)[12] = 77;
     for (int i = 0; i < 3; i++) {
@@ -643,9 +635,9 @@ static void hook(void *user, softmetal_phase phase, void *object, const char *se
 }
 static void note_before(const char *name) { saw_it("", name); }
 
-static void hooks_and_counters_see_the_programs_messages(void **state)
+on_manual(hooks_and_counters_see_the_programs_messages)
 {
-    stage *s = hooked = *state;
+    hooked = s;
     void *event = event_new(s->device), *buffer = s->n.object = buffer_in(s->queue);
     uint64_t all = softmetal_messages();
     saw[0] = 0;
@@ -708,12 +700,11 @@ static void expect_next(void *context)
     if (item->number == item->t->next) item->t->next++;
 }
 
-static void a_serial_queue_runs_one_function_at_a_time_in_order(void **state)
+on_real(a_serial_queue_runs_one_function_at_a_time_in_order)
 {
     tally t = {.queue = serial()};
     gate g = {0, 0, 0};
     pthread_t givers[3];
-    (void)state;
     for (int i = 0; i < 3; i++)
         givers[i] = begin_thread(give, &t);
     for (unsigned i = 0; i < LENGTH(items); i++) {
@@ -737,10 +728,9 @@ static void a_serial_queue_runs_one_function_at_a_time_in_order(void **state)
     assert_int_equal(softmetal_live("dispatch_queue"), 0);
 }
 
-static void queues_run_at_once_as_far_as_there_are_workers(void **state)
+on_real(queues_run_at_once_as_far_as_there_are_workers)
 {
     void *global = dispatch_get_global_queue(0, 0), *queue = serial();
-    (void)state;
     for (unsigned most = 2; most <= SOFTMETAL_DISPATCH_THREADS; most *= 32) {
         gate g = {0, 0, 0};
         softmetal_set_dispatch_threads(most);
@@ -768,9 +758,8 @@ static void wait_in_function(void *user)
 }
 
 /* A function that waits for a buffer of the manual clock, and what is behind it, do not end by themselves. */
-static void what_waits_for_the_test_is_not_waited_for(void **state)
+on_manual(what_waits_for_the_test_is_not_waited_for)
 {
-    stage *s = *state;
     tally t = {.queue = serial()};
     s->n.object = buffer_in(s->queue);
     metal_commit(s->n.object);
@@ -784,11 +773,10 @@ static void what_waits_for_the_test_is_not_waited_for(void **state)
     dispatch_release(t.queue);
 }
 
-static void what_the_system_made_is_left_to_the_system(void **state)
+on_real(what_the_system_made_is_left_to_the_system)
 {
     void *(*system_create)(const char *, void *), *queue;
     unsigned count = 0;
-    (void)state;
     *(void **)&system_create = dlsym(RTLD_NEXT, "dispatch_queue_create");
     if (!system_create) print_message("skip: there is no libdispatch behind softmetal's\n"), skip();
     queue = system_create("q", NULL);
@@ -821,11 +809,10 @@ static void *take_once(void *argument)
     return NULL;
 }
 
-static void one_thread_at_a_time_has_a_lock(void **state)
+on_real(one_thread_at_a_time_has_a_lock)
 {
     tally t = {.lock = 0};
     pthread_t threads[4];
-    (void)state;
     for (unsigned i = 0; i < 4; i++)
         threads[i] = begin_thread(count_under_lock, &t);
     for (unsigned i = 0; i < 4; i++)
@@ -932,10 +919,9 @@ static bool sees(stage *s, size_t row, bool with)
     return false;
 }
 
-static void each_quirk_is_seen_with_it_and_not_without(void **state)
+without_stage(each_quirk_is_seen_with_it_and_not_without)
 {
     static const fact rows[] = {QUIRKS(ROW_OF_QUIRK)};
-    (void)state;
     assert_int_equal(LENGTH(rows), offsetof(softmetal_quirks, no_metal4_family));
     assert_quirks(rows, LENGTH(rows), 0, sees, stage_open);
 }
@@ -1119,13 +1105,11 @@ static int break_rule(size_t wanted)
 static void each_rule_that_is_broken_aborts(void **state)
 {
     static const char *const rules[] = {SM_RULES(NAME_OF_RULE)};
-    (void)state;
     assert_each_has_a_case(rules, LENGTH(rules), broken, LENGTH(broken));
     assert_they_abort(break_rule, broken, 0, OF_ANY_SYSTEM);
 }
 static void pools_locks_and_classes_are_watched(void **state)
 {
-    (void)state;
     NOT_ON_A_MAC("softmetal does not see every pool, and the lock is the system's");
     assert_they_abort(break_rule, broken, OF_ANY_SYSTEM, LENGTH(broken));
 }
@@ -1146,9 +1130,8 @@ static void *work_on_shared_queue(void *user)
     return NULL;
 }
 
-static void threads_share_a_queue(void **state)
+on_real(threads_share_a_queue)
 {
-    stage *s = *state;
     pthread_t threads[4];
     s->n.queue = mine(metal_queue_new(s->device, 3)); /* fewer places than threads */
     softmetal_set_chaos(&(softmetal_chaos){50, 100, 300});
@@ -1172,19 +1155,16 @@ static void await_flag(int *flag)
 static void write_it(void *context) { (void)context, plain = 1; }
 static void write_late(block *self, void *buffer)
 {
-    (void)buffer;
     await_flag(&looked);
     write_it(self);
 }
 static void stay(void *context)
 {
-    (void)context;
     raise_flag(&written);
     await_flag(&looked);
 }
 static void look(void *context)
 {
-    (void)context;
     await_flag(&written);
     assert_int_equal(plain, 1);
     raise_flag(&looked);
@@ -1229,9 +1209,8 @@ static int run_race(size_t race)
     _exit(0);
 }
 
-static void races_are_not_hidden(void **state)
+without_stage(races_are_not_hidden)
 {
-    (void)state;
     if (!__has_feature(thread_sanitizer)) print_message("skip: races are looked for with SANITIZE=thread\n"), skip();
     for (size_t i = 0; i < RACES; i++) {
         char said[16384];
@@ -1242,35 +1221,9 @@ static void races_are_not_hidden(void **state)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rule_that_is_broken_aborts), /* first: they fork */
-        cmocka_unit_test(pools_locks_and_classes_are_watched),
-        cmocka_unit_test(facts_hold),
-        on_real(a_buffer_ends_in_this_order),
-        on_manual(a_buffer_ends_in_this_order),
-        on_real(a_poller_sees_the_work),
-        on_real(a_full_queue_blocks_the_next_buffer),
-        on_manual(a_full_queue_blocks_the_next_buffer),
-        on_manual(handlers_of_two_buffers_run_at_once),
-        on_manual(the_drivers_number_makes_the_error),
-        on_real(a_failed_buffer_does_what_comes_before_its_fault),
-        on_manual(a_failed_buffer_does_what_comes_before_its_fault),
-        on_real(the_nth_creation_fails),
-        on_real(kernels_run),
-        on_real(a_layer_has_three_drawables),
-        on_manual(hooks_and_counters_see_the_programs_messages),
-        on_real(a_serial_queue_runs_one_function_at_a_time_in_order),
-        on_real(queues_run_at_once_as_far_as_there_are_workers),
-        on_manual(what_waits_for_the_test_is_not_waited_for),
-        on_real(what_the_system_made_is_left_to_the_system),
-        on_real(one_thread_at_a_time_has_a_lock),
-        cmocka_unit_test(each_quirk_is_seen_with_it_and_not_without),
-        on_real(threads_share_a_queue),
-        cmocka_unit_test(races_are_not_hidden),
-    };
     own_path = arguments[0];
     if (count == 3 && !strcmp(arguments[1], "--break")) return break_rule((size_t)atoi(arguments[2]));
     if (count == 3 && !strcmp(arguments[1], "--end")) return end_process((unsigned)atoi(arguments[2]));
     if (count == 3 && !strcmp(arguments[1], "--race")) return run_race((size_t)atoi(arguments[2]));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

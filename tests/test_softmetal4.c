@@ -12,7 +12,6 @@ static struct report {
 static void note_feedback(block *self, void *feedback)
 {
     void *pool = metal_pool_push(), *error = metal_get(feedback, "error"), *cause = below(error);
-    (void)self;
     report = (struct report){code_of(error), code_of(cause), code_of(below(cause)), metal_gpu_start(feedback),
                              metal_gpu_end(feedback)};
     metal_pool_pop(pool);
@@ -35,6 +34,9 @@ static stage *open4(softmetal_clock clock)
     return s;
 }
 static int set_up(void **state) { return !(*state = open4(*(const softmetal_clock *)*state)); }
+
+static void each_rule_that_is_broken_aborts(void **state), pools_are_watched(void **state);
+KIT_ADD(first_they_fork, cmocka_unit_test(each_rule_that_is_broken_aborts), cmocka_unit_test(pools_are_watched))
 
 /* The buffer fills the memory, or does nothing with 0, and is ended. */
 static void record(stage *s, void *buffer, void *allocator, unsigned char value)
@@ -76,7 +78,6 @@ static void commit_three(stage *s, void *to)
 }
 static void add_kernel(void *user, const softmetal_kernel_args *args)
 {
-    (void)user;
     *(unsigned char *)args->buffers[0] = (unsigned char)(*(unsigned char *)args->buffers[2] + args->grid[0]);
 }
 static const metal_size one = {1, 1, 1};
@@ -228,10 +229,9 @@ static bool holds(stage *s, size_t row, bool with)
     FACTS(SEE_IN_TURN)
     return !with;
 }
-static void facts_hold(void **state)
+without_stage(facts_hold)
 {
     static const fact rows[] = {FACTS(ROW_OF_FACT)};
-    (void)state;
     assert_facts(rows, LENGTH(rows), holds, open4);
 }
 
@@ -242,9 +242,8 @@ static void hook(void *user, softmetal_phase phase, void *object, const char *se
     snprintf(saw + strlen(saw), sizeof saw - strlen(saw), "%c%s ", phase == SOFTMETAL_BEFORE ? '<' : '>', selector);
 }
 
-static void hooks_see_commits_and_operations(void **state)
+on_real(hooks_see_commits_and_operations)
 {
-    stage *s = *state;
     void *event = event_new(s->device);
     saw[0] = 0;
     record(s, s->buffer, s->allocator, 1);
@@ -275,9 +274,8 @@ static void *commit_often(void *user)
     return NULL;
 }
 
-static void threads_commit_to_one_queue(void **state)
+on_real(threads_commit_to_one_queue)
 {
-    stage *s = *state;
     pthread_t threads[3];
     for (int i = 0; i < 3; i++)
         threads[i] = begin_thread(commit_often, s);
@@ -342,14 +340,12 @@ static bool sees(stage *s, size_t row, bool with)
 {
     void *e = event_new(s->device), *f = event_new(s->device);
     QUIRKS(SEE_IN_TURN)
-    (void)with;
     return false;
 }
-static void each_quirk_is_seen_with_it_and_not_without(void **state)
+without_stage(each_quirk_is_seen_with_it_and_not_without)
 {
     static const fact rows[] = {QUIRKS(ROW_OF_QUIRK)};
     const size_t from = offsetof(softmetal_quirks, no_metal4_family);
-    (void)state;
     assert_int_equal(LENGTH(rows), sizeof(softmetal_quirks) - from);
     assert_quirks(rows, LENGTH(rows), from, sees, open4);
 }
@@ -365,7 +361,6 @@ static void *add_another(void *unused)
 }
 static void intrude(void *to, const void *from)
 {
-    (void)to, (void)from;
     pthread_join(begin_thread(add_another, NULL), NULL);
 }
 static void add_intruding(stage *s)
@@ -506,28 +501,18 @@ static int break_rule(size_t wanted)
 static void each_rule_that_is_broken_aborts(void **state)
 {
     static const char *const rules[] = {SM_RULES_OF_METAL4(NAME_OF_RULE)};
-    (void)state;
     assert_each_has_a_case(rules, LENGTH(rules), broken, LENGTH(broken));
     assert_they_abort(break_rule, broken, 0, OF_ANY_SYSTEM);
 }
 static void pools_are_watched(void **state)
 {
-    (void)state;
     NOT_ON_A_MAC("softmetal does not see every pool");
     assert_they_abort(break_rule, broken, OF_ANY_SYSTEM, LENGTH(broken));
 }
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rule_that_is_broken_aborts), /* first: they fork */
-        cmocka_unit_test(pools_are_watched),
-        cmocka_unit_test(facts_hold),
-        on_real(hooks_see_commits_and_operations),
-        on_real(threads_commit_to_one_queue),
-        cmocka_unit_test(each_quirk_is_seen_with_it_and_not_without),
-    };
     own_path = arguments[0];
     if (count == 3 && !strcmp(arguments[1], "--break")) return break_rule((size_t)atoi(arguments[2]));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

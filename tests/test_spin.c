@@ -32,11 +32,9 @@ static char turn(stage *s, uint64_t took_ns)
 
 /* -- budgets ------------------------------------------------------------------------------------------------------- */
 
-static void test_T8_a_budget_of_zero_sleeps_at_once(void **state)
+on_world(test_T8_a_budget_of_zero_sleeps_at_once)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < 20; i++) {
+    for (unsigned i = 0; i < 20; i++) {
         assert_int_equal(turn(s, i % 2 ? US(5) : MS(3)), 'P');
         assert_int_equal(world.parks, 1);
         assert_int_equal(world.yields, 0);
@@ -44,7 +42,7 @@ static void test_T8_a_budget_of_zero_sleeps_at_once(void **state)
 }
 
 /* Work that does not end: the whole budget, and not more, then a park. */
-static void test_T8_the_budget_is_spent_before_the_first_park(void **state)
+on_world(test_T8_the_budget_is_spent_before_the_first_park)
 {
     static const struct {
         gpusync_spin spin;
@@ -61,11 +59,9 @@ static void test_T8_the_budget_is_spent_before_the_first_park(void **state)
         {{0, 200, US(500)}, 200, 0},
         {{0, 7, UINT64_MAX}, 7, 0},
     };
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
     void *buffer = commit_one(s, &ticket);
-    size_t i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         const gpusync_wait_options options = {.spin = &rows[i].spin};
         world_begin();
         assert_result(gpusync_wait(s->q[0], ticket, MS(2), &options), GPUSYNC_TIMEOUT);
@@ -77,11 +73,10 @@ static void test_T8_the_budget_is_spent_before_the_first_park(void **state)
     softmetal_finish(buffer);
 }
 
-static void test_T8_yields_end_with_the_time(void **state)
+on_world(test_T8_yields_end_with_the_time)
 {
     static const gpusync_spin spin = {0, UINT32_MAX, US(100)};
     const gpusync_wait_options options = {.spin = &spin};
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
     void *buffer = commit_one(s, &ticket);
     assert_result(gpusync_wait(s->q[0], ticket, MS(2), &options), GPUSYNC_TIMEOUT);
@@ -90,14 +85,12 @@ static void test_T8_yields_end_with_the_time(void **state)
     softmetal_finish(buffer);
 }
 
-static void test_T8_more_pauses_take_longer(void **state)
+on_world(test_T8_more_pauses_take_longer)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
     void *buffer = commit_one(s, &ticket);
     uint64_t last = 0;
-    uint32_t n;
-    for (n = 100; n <= 800; n *= 2) {
+    for (uint32_t n = 100; n <= 800; n *= 2) {
         const gpusync_spin spin = {n, 0, 0};
         const gpusync_wait_options options = {.spin = &spin};
         world_begin();
@@ -108,14 +101,11 @@ static void test_T8_more_pauses_take_longer(void **state)
     softmetal_finish(buffer);
 }
 
-static void test_T8_an_end_while_it_spins_parks_no_thread(void **state)
+on_world(test_T8_an_end_while_it_spins_parks_no_thread)
 {
     static const gpusync_spin rows[] = {{0, 1000000, 0}, {1000000, 0, 0}, {0, 0, MS(10)}};
-    stage *s = stage_of(state);
-    size_t i;
-    unsigned by_handler;
-    for (i = 0; i < LENGTH(rows); i++) {
-        for (by_handler = 0; by_handler < 2; by_handler++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        for (unsigned by_handler = 0; by_handler < 2; by_handler++) {
             const gpusync_wait_options options = {.spin = &rows[i]};
             gpusync_ticket ticket;
             void *buffer = commit_one(s, &ticket);
@@ -134,16 +124,13 @@ static bool was_done;
 
 static void see_times(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
-    (void)object;
     if (phase == SOFTMETAL_BEFORE && strcmp(selector, "GPUStartTime") == 0)
         was_done = gpusync_is_done(asked_of, GPUSYNC_EVERYTHING);
 }
 
 /* They may be slow to read: a handler wakes those that sleep before it reads them. */
-static void test_a_sleeper_does_not_wait_for_GPU_times(void **state)
+on_world(test_a_sleeper_does_not_wait_for_GPU_times)
 {
-    stage *s = stage_of(state);
     gpusync_times times;
     gpusync_ticket ticket;
     void *buffer = commit_one(s, &ticket);
@@ -163,9 +150,8 @@ static void test_a_sleeper_does_not_wait_for_GPU_times(void **state)
     assert_false(was_done);
 }
 
-static void test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times(void **state)
+on_world_with(test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times, .spins = true)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
     void *buffer = commit_one(s, &ticket);
     const uint64_t asked = softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime");
@@ -179,12 +165,10 @@ static void test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times(void **sta
     assert_true(softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime") > asked);
 }
 
-static void test_S5_a_limit_inside_the_spin_is_kept(void **state)
+on_world(test_S5_a_limit_inside_the_spin_is_kept)
 {
     static const gpusync_spin rows[] = {{0, UINT32_MAX, 0}, {UINT32_MAX, 0, 0}, {0, 0, SECONDS(10)}};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         const gpusync_wait_options options = {.spin = &rows[i]};
         gpusync_ticket ticket;
         void *buffer = commit_one(s, &ticket);
@@ -203,11 +187,10 @@ static void test_S5_a_limit_inside_the_spin_is_kept(void **state)
 
 /* The limit may have passed when the spin is to begin, as where the thread had to stand back in between: nothing is left
    to spin for. */
-static void test_S5_a_limit_that_has_passed_before_the_spin_is_kept(void **state)
+on_world(test_S5_a_limit_that_has_passed_before_the_spin_is_kept)
 {
     static const gpusync_spin spin = {0, 0, SECONDS(1)};
     const gpusync_wait_options options = {.spin = &spin};
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
     void *buffer = commit_one(s, &ticket);
     assert_result(gpusync_wait(s->q[0], ticket, 1, &options), GPUSYNC_TIMEOUT);
@@ -219,9 +202,9 @@ static void test_S5_a_limit_that_has_passed_before_the_spin_is_kept(void **state
 
 static const gpusync_spin of_device = {0, 3, 0}, of_queue = {0, 5, 0}, of_call = {0, 7, 0};
 
-static void test_T8_the_spin_of_the_call_the_queue_or_the_device_counts(void **state)
+on_world_with(test_T8_the_spin_of_the_call_the_queue_or_the_device_counts, .timelines = 1,
+              .device = {.spin = &of_device}, .queue = {.spin = &of_queue})
 {
-    stage *s = stage_of(state);
     const gpusync_wait_options call = {.spin = &of_call}, empty = {0};
     gpusync_queue_desc desc = {0};
     gpusync_queue *plain;
@@ -259,9 +242,8 @@ static void test_T8_the_spin_of_the_call_the_queue_or_the_device_counts(void **s
 
 #define BLIND US(20) /* where nothing is known */
 
-static void test_T8_a_first_wait_spins_for_20_us(void **state)
+on_world_with(test_T8_a_first_wait_spins_for_20_us, .timelines = 2, .spins = true)
 {
-    stage *s = stage_of(state);
     const gpusync_point two[] = {at(s->t[0], 1), at(s->t[1], 1)};
     assert_int_equal(turn(s, MS(5)), 'V');
     assert_about(spun(), BLIND);
@@ -273,15 +255,12 @@ static void test_T8_a_first_wait_spins_for_20_us(void **state)
     assert_about(spun(), BLIND);
 }
 
-static void test_T8_a_wait_spins_to_the_end_of_short_work(void **state)
+on_world_with(test_T8_a_wait_spins_to_the_end_of_short_work, .spins = true)
 {
     static const uint64_t short_ns[] = {US(5), US(40), US(100), US(180)};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(short_ns); i++) {
-        unsigned n;
-        for (n = 0; n < 40; n++) turn(s, short_ns[i]); /* it learns */
-        for (n = 0; n < 100; n++) {
+    for (size_t i = 0; i < LENGTH(short_ns); i++) {
+        for (unsigned n = 0; n < 40; n++) turn(s, short_ns[i]); /* it learns */
+        for (unsigned n = 0; n < 100; n++) {
             assert_int_equal(turn(s, short_ns[i]), 's');
             assert_about(world_passed(), short_ns[i]);
         }
@@ -289,15 +268,12 @@ static void test_T8_a_wait_spins_to_the_end_of_short_work(void **state)
 }
 
 /* An end later than in 250 us is not spun for. */
-static void test_T8_a_wait_does_not_spin_to_the_end_of_long_work(void **state)
+on_world_with(test_T8_a_wait_does_not_spin_to_the_end_of_long_work, .spins = true)
 {
     static const uint64_t long_ns[] = {US(400), MS(2), MS(10)};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(long_ns); i++) {
-        unsigned n;
-        for (n = 0; n < 40; n++) turn(s, long_ns[i]);
-        for (n = 0; n < 100; n++) {
+    for (size_t i = 0; i < LENGTH(long_ns); i++) {
+        for (unsigned n = 0; n < 40; n++) turn(s, long_ns[i]);
+        for (unsigned n = 0; n < 100; n++) {
             assert_true(turn(s, long_ns[i]) != 's');
             assert_true(spun() <= BLIND + WORLD_SLACK);
         }
@@ -305,10 +281,9 @@ static void test_T8_a_wait_does_not_spin_to_the_end_of_long_work(void **state)
 }
 
 /* After spins in vain they become fewer: from one to the next never sooner than before, and in the end seldom. */
-static void test_T8_spins_in_vain_become_fewer(void **state)
+on_world_with(test_T8_spins_in_vain_become_fewer, .spins = true)
 {
     enum { WAITS = 4000 };
-    stage *s = stage_of(state);
     unsigned i, last = 0, gap = 0, spins = 0, late = 0;
     for (i = 1; i <= WAITS; i++) {
         if (turn(s, MS(1)) != 'V') continue;
@@ -325,36 +300,30 @@ static void test_T8_spins_in_vain_become_fewer(void **state)
     assert_true(late <= WAITS / 2 / 50); /* ... and seldom */
 }
 
-static void test_T8_a_queue_whose_work_becomes_short_again_is_spun_for_again(void **state)
+on_world_with(test_T8_a_queue_whose_work_becomes_short_again_is_spun_for_again, .spins = true)
 {
-    stage *s = stage_of(state);
-    unsigned i, n;
-    for (i = 0; i < 200; i++) turn(s, MS(10));
+    unsigned n;
+    for (unsigned i = 0; i < 200; i++) turn(s, MS(10));
     for (n = 0; n < 10000 && turn(s, US(10)) != 's'; n++) {}
     assert_true(n < 10000);
-    for (i = 0; i < 40; i++) turn(s, US(10));
-    for (i = 0; i < 100; i++) assert_int_equal(turn(s, US(10)), 's');
+    for (unsigned i = 0; i < 40; i++) turn(s, US(10));
+    for (unsigned i = 0; i < 100; i++) assert_int_equal(turn(s, US(10)), 's');
 }
 
-static void test_T8_what_one_queue_has_cost_in_vain_another_does_not_pay(void **state)
+on_world_with(test_T8_what_one_queue_has_cost_in_vain_another_does_not_pay, .queues = 2, .spins = true)
 {
-    stage *s = stage_of(state);
-    gpusync_ticket ticket;
-    void *buffer;
-    unsigned i;
-    for (i = 0; i < 500; i++) turn(s, MS(1));
+    for (unsigned i = 0; i < 500; i++) turn(s, MS(1));
     assert_int_equal(turn(s, MS(1)), 'P');
-    buffer = new_buffer(s->q[1]);
-    ticket = commit(s->q[1], buffer);
+    void *buffer = new_buffer(s->q[1]);
+    gpusync_ticket ticket = commit(s->q[1], buffer);
     world_begin();
     plan(US(15), finish_now, buffer);
     assert_ok(gpusync_wait(s->q[1], ticket, GPUSYNC_FOREVER, NULL));
     assert_int_equal(world.parks, 0);
 }
 
-static void test_S5_a_limit_inside_the_spin_that_it_chose_is_kept(void **state)
+on_world_with(test_S5_a_limit_inside_the_spin_that_it_chose_is_kept, .spins = true)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
     void *buffer = commit_one(s, &ticket);
     world_begin();
@@ -362,29 +331,4 @@ static void test_S5_a_limit_inside_the_spin_that_it_chose_is_kept(void **state)
     assert_about(world_passed(), US(10));
     assert_int_equal(world.parks, 0);
     softmetal_finish(buffer);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_world(test_T8_a_budget_of_zero_sleeps_at_once),
-        on_world(test_T8_the_budget_is_spent_before_the_first_park),
-        on_world(test_T8_yields_end_with_the_time),
-        on_world(test_T8_more_pauses_take_longer),
-        on_world(test_T8_an_end_while_it_spins_parks_no_thread),
-        on_world(test_a_sleeper_does_not_wait_for_GPU_times),
-        on_world_with(test_a_spin_that_finds_the_end_has_asked_for_no_GPU_times, .spins = true),
-        on_world(test_S5_a_limit_inside_the_spin_is_kept),
-        on_world(test_S5_a_limit_that_has_passed_before_the_spin_is_kept),
-        on_world_with(test_T8_the_spin_of_the_call_the_queue_or_the_device_counts, .timelines = 1,
-                      .device = {.spin = &of_device}, .queue = {.spin = &of_queue}),
-        on_world_with(test_T8_a_first_wait_spins_for_20_us, .timelines = 2, .spins = true),
-        on_world_with(test_T8_a_wait_spins_to_the_end_of_short_work, .spins = true),
-        on_world_with(test_T8_a_wait_does_not_spin_to_the_end_of_long_work, .spins = true),
-        on_world_with(test_T8_spins_in_vain_become_fewer, .spins = true),
-        on_world_with(test_T8_a_queue_whose_work_becomes_short_again_is_spun_for_again, .spins = true),
-        on_world_with(test_T8_what_one_queue_has_cost_in_vain_another_does_not_pay, .queues = 2, .spins = true),
-        on_world_with(test_S5_a_limit_inside_the_spin_that_it_chose_is_kept, .spins = true),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

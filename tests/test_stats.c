@@ -24,7 +24,6 @@ static struct {
 
 static void yield_by_plan(void *user)
 {
-    (void)user;
     pass(100);
     if (++plan.yields == plan.at_yield && plan.in_yield)
         plan.in_yield(plan.s);
@@ -352,8 +351,6 @@ static void waits_for_room(stage *s)
 static void wait_inside(void *user, gpusync_result result, const gpusync_error *error)
 {
     stage *s = (stage *)user;
-    (void)result;
-    (void)error;
     assert_result(gpusync_wait(s->q[0], 2, SECONDS(1), NULL), GPUSYNC_ERROR_WOULD_DEADLOCK);
     assert_ok(gpusync_wait(s->q[0], 1, SECONDS(1), NULL));
     assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_ERROR_WOULD_DEADLOCK);
@@ -435,10 +432,9 @@ static const struct {
 };
 
 /* A profiler reads these numbers: each situation has its own, exactly, where the header says, and nowhere else. */
-static void test_S9_counts_of_each_situation(void **state)
+without_stage(test_S9_counts_of_each_situation)
 {
     bool good = true;
-    (void)state;
     for (size_t i = 0; i < LENGTH(rows); i++) {
         const stage_desc desc = {
             .queues = 2,
@@ -469,9 +465,8 @@ static void test_S9_counts_of_each_situation(void **state)
 }
 
 /* A second device: counts are its own, and a queue of another one is refused. What is refused writes nothing. */
-static void test_S9_refused(void **state)
+on_stage(test_S9_refused)
 {
-    stage *s = stage_of(state);
     void *metal = softmetal_new_device();
     const gpusync_device_desc desc = {.metal_device = metal, .hooks = &planned_hooks};
     gpusync_device *other = NULL;
@@ -523,7 +518,6 @@ static void *count_up(void *argument)
 static void *watch(void *argument)
 {
     gpusync_stats last = {0}, now;
-    (void)argument;
     while (!GET(&busy.over)) {
         must(gpusync_device_get_stats(busy.s->device, NULL, &now) == GPUSYNC_OK, "stats");
         for (unsigned i = 0; i < FIELDS; i++)
@@ -534,9 +528,9 @@ static void *watch(void *argument)
     return NULL;
 }
 
-static void test_S9_sums_of_threads_are_exact(void **state)
+on_stage_with(test_S9_sums_of_threads_are_exact, .queues = 2, .timelines = 2, .real = true,
+              .queue = {.max_command_buffer_count = 1000}, .device = {.hooks = &patient_hooks})
 {
-    stage *s = stage_of(state);
     const gpusync_stats expected = {
         .commits = 2 * THREADS * ROUNDS,
         .completions = 2 * THREADS * ROUNDS,
@@ -545,7 +539,6 @@ static void test_S9_sums_of_threads_are_exact(void **state)
         .waits_unmet = 3 * THREADS * ROUNDS,
     };
     pthread_t threads[THREADS], watchers[3];
-    gpusync_stats sum;
     busy.s = s;
     PUT(&busy.over, false);
     for (unsigned i = 0; i < LENGTH(watchers); i++)
@@ -559,19 +552,8 @@ static void test_S9_sums_of_threads_are_exact(void **state)
     PUT(&busy.over, true);
     for (unsigned i = 0; i < LENGTH(watchers); i++)
         join(watchers[i]);
-    sum = stats_of(s->device, NULL);
+    gpusync_stats sum = stats_of(s->device, NULL);
     assert_true(same_stats("threads", "the device", &sum, &expected));
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(stats_of(s->device, s->q[i]).commits, THREADS / 2 * ROUNDS);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_S9_counts_of_each_situation),
-        on_stage(test_S9_refused),
-        on_stage_with(test_S9_sums_of_threads_are_exact, .queues = 2, .timelines = 2, .real = true,
-                      .queue = {.max_command_buffer_count = 1000}, .device = {.hooks = &patient_hooks}),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

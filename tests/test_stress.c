@@ -72,7 +72,6 @@ static void count_done(void *user, gpusync_result result, const gpusync_error *e
 /* Of a queue that is abandoned: its work may have ended before. */
 static void count_either(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
     check((error != NULL) == (result != GPUSYNC_OK));
     check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
     COUNT(&ran_well);
@@ -80,13 +79,11 @@ static void count_either(void *user, gpusync_result result, const gpusync_error 
 
 static void count_gone(void *user)
 {
-    (void)user;
     COUNT(&gone);
 }
 
 static void count_destroyed(void *user)
 {
-    (void)user;
     COUNT(&destroyed);
 }
 
@@ -145,8 +142,7 @@ static void land(worker *w, unsigned i)
     flight f = w->window[i];
     gpusync_queue *q = w->s->q[f.queue];
     gpusync_result result = wait_in_some_way(w, &f);
-    gpusync_result again;
-    again = gpusync_poll(q, f.ticket, NULL);
+    gpusync_result again = gpusync_poll(q, f.ticket, NULL);
     if (result != (f.fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) || again != result)
         fprintf(stderr, "ticket %d of queue %d, value %d: %d, then %d, expected to %s\n", (int)f.ticket, f.queue,
                 (int)f.value, result, again, f.fails ? "fail" : "succeed");
@@ -165,10 +161,9 @@ static void land_all(worker *w)
 
 static flight *take_off(worker *w, int queue, int place)
 {
-    flight *f;
     while (w->count == WINDOW)
         land(w, (unsigned)draw(w, w->count));
-    f = &w->window[w->count++];
+    flight *f = &w->window[w->count++];
     memset(f, 0, sizeof *f);
     f->queue = queue;
     f->place = place;
@@ -181,15 +176,14 @@ static int free_place(worker *w)
 {
     int place;
     bool used;
-    unsigned i;
     do {
         place = 1 + (int)draw(w, PLACES - 1);
         used = place == w->last_place;
-        for (i = 0; i < w->count; i++)
+        for (unsigned i = 0; i < w->count; i++)
             if ((w->window[i].place == place || w->window[i].from == place) &&
                 !gpusync_is_done(w->s->q[w->window[i].queue], w->window[i].ticket))
                 used = true;
-        for (i = 0; i < w->count && !used; i++)
+        for (unsigned i = 0; i < w->count && !used; i++)
             if (w->window[i].place == place)
                 land(w, i--);
     } while (used);
@@ -316,14 +310,13 @@ static void step_plain(worker *w)
 static void step_ticket(worker *w)
 {
     int queue = (int)draw(w, QUEUES);
-    flight before, *f;
     gpusync_point wait;
     gpusync_submission submission = {.waits = &wait, .wait_count = 1};
     gpusync_result result;
     if (w->count < 2)
         return;
-    f = take_off(w, queue, -1);
-    before = w->window[draw(w, w->count - 1)];
+    flight *f = take_off(w, queue, -1);
+    flight before = w->window[draw(w, w->count - 1)];
     wait = ticket_at(w->s->q[before.queue], before.ticket);
     f->fails = before.fails;
     submission.flags = chance(w, 50) ? GPUSYNC_SUBMIT_HOST_SYNC : 0;
@@ -346,12 +339,11 @@ static void step_discard(worker *w)
 /* The host takes the chain's next value, once the last one is there. */
 static void step_host(worker *w)
 {
-    gpusync_result result;
     gpusync_error error = {.message = "no text"};
     if (w->chain_fails)
         return;
     const gpusync_wait_options options = {.error = &error};
-    result = gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, &options);
+    gpusync_result result = gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, &options);
     if (result != GPUSYNC_OK)
         fprintf(stderr, "the chain: %s: %s, ticket %lld of %s\n", gpusync_result_string(result), error.message,
                 (long long)error.origin, error.queue_label);
@@ -430,9 +422,8 @@ static void step_everything(worker *w)
 static void *work(void *argument)
 {
     worker *w = (worker *)argument;
-    unsigned round;
     begin_chain(w);
-    for (round = 0; round < w->rounds; round++) {
+    for (unsigned round = 0; round < w->rounds; round++) {
         unsigned what = (unsigned)draw(w, 100);
         void *pool = metal_pool_push();
         if (what < 40) {
@@ -489,13 +480,12 @@ static void run_stress(stage *s, bool failures, unsigned length, unsigned pass)
 {
     static worker workers[WORKERS];
     const char *text = getenv("SEED");
-    unsigned i;
     seed = (text ? strtoull(text, NULL, 10) : 1) + pass;
     promised_well = promised_badly = ran_well = ran_badly = promised_gone = gone = 0;
     promised_destroyed = destroyed = 0;
     set_latencies();
     memset(workers, 0, sizeof workers);
-    for (i = 0; i < WORKERS; i++) {
+    for (unsigned i = 0; i < WORKERS; i++) {
         worker *w = &workers[i];
         w->s = s;
         w->random = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15) + i * UINT64_C(0xBF58476D1CE4E5B9);
@@ -505,34 +495,37 @@ static void run_stress(stage *s, bool failures, unsigned length, unsigned pass)
         w->bytes = (unsigned char *)metal_contents(w->memory);
         w->token = (unsigned char)(i + 1);
     }
-    for (i = 0; i < WORKERS; i++)
+    for (unsigned i = 0; i < WORKERS; i++)
         workers[i].thread = start(work, &workers[i]);
-    for (i = 0; i < WORKERS; i++)
+    for (unsigned i = 0; i < WORKERS; i++)
         join(workers[i].thread);
     settle(s);
     assert_int_equal(ran_well, promised_well);
     assert_int_equal(ran_badly, promised_badly);
     assert_int_equal(gone, promised_gone);
     assert_int_equal(destroyed, promised_destroyed);
-    for (i = 0; i < QUEUES; i++) {
+    for (unsigned i = 0; i < QUEUES; i++) {
         assert_int_equal(gpusync_in_flight(s->q[i]), 0);
         assert_true(gpusync_is_done(s->q[i], GPUSYNC_EVERYTHING));
     }
-    for (i = 0; i < WORKERS; i++)
+    for (unsigned i = 0; i < WORKERS; i++)
         metal_release(workers[i].memory);
 }
 
-static void test_S1_to_S8_eight_threads_in_peace(void **state)
+on_stage_with(test_S1_to_S8_eight_threads_in_peace, .queues = QUEUES, .real = true, .threads = true, .spins = true)
 {
-    run_stress(stage_of(state), false, length_of_run(), 0);
+    run_stress(s, false, length_of_run(), 0);
     for (unsigned i = 0; i < QUEUES; i++)
-        assert_int_equal(failures_of(stage_of(state)->q[i]), 0);
+        assert_int_equal(failures_of(s->q[i]), 0);
 }
 
-static void test_S4_S8_eight_threads_and_failures(void **state)
+on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true, .queue.error_log_count = 16384)
 {
-    run_stress(stage_of(state), true, length_of_run(), 0);
+    run_stress(s, true, length_of_run(), 0); /* the log holds all failures: no result is unknown */
 }
+
+also_on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true,
+                   .queue.error_log_count = 16384, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL)
 
 enum { BLOCKS, OBJECTS, THREADS, KILOBYTES, FIGURES };
 
@@ -540,7 +533,6 @@ static void look(long peak[FIGURES])
 {
     long now[FIGURES] = {kit_now().blocks, softmetal_live(NULL), 0, 0};
     char line[256];
-    unsigned i;
     FILE *file = fopen("/proc/self/status", "r"); /* NULL on a Mac */
     while (file && fgets(line, sizeof line, file)) {
         (void)sscanf(line, "VmRSS: %ld", &now[KILOBYTES]);
@@ -548,51 +540,36 @@ static void look(long peak[FIGURES])
     }
     if (file)
         fclose(file);
-    for (i = 0; i < FIGURES; i++)
+    for (unsigned i = 0; i < FIGURES; i++)
         peak[i] = now[i] > peak[i] ? now[i] : peak[i];
 }
 
 /* Looks when nothing is in flight: the peaks of the last tenth against those of the first. */
-static void test_a_long_life_costs_no_more_than_a_short_one(void **state)
+on_stage_with(test_a_long_life_costs_no_more_than_a_short_one, .queues = QUEUES, .real = true, .threads = true,
+              .spins = true, .queue.error_log_count = 1024)
 {
     const char *text = getenv("PROCESS_SECONDS");
     const uint64_t length = SECONDS(text && *text ? strtoul(text, NULL, 10) : 2), from = gpusync_now_ns();
     const bool sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
     long first[FIGURES] = {0}, last[FIGURES] = {0};
     gpusync_stats stats;
-    unsigned i, pass;
+    unsigned pass;
     for (pass = 0; gpusync_now_ns() - from < length; pass++) {
         const uint64_t age = gpusync_now_ns() - from;
-        run_stress(stage_of(state), true, 100, pass);
+        run_stress(s, true, 100, pass);
         if (age <= length / 10)
             look(first);
         if (age >= length / 10 * 9 || pass == 0)
             look(last);
     }
-    assert_ok(gpusync_device_get_stats(stage_of(state)->device, NULL, &stats));
+    assert_ok(gpusync_device_get_stats(s->device, NULL, &stats));
     print_message("%u passes, %llu tickets, %llu failures; blocks, objects, threads, KB:", pass,
                   (unsigned long long)stats.commits, (unsigned long long)stats.failures);
-    for (i = 0; i < FIGURES; i++)
+    for (unsigned i = 0; i < FIGURES; i++)
         print_message(" %ld -> %ld", first[i], last[i]);
     print_message("\n");
     assert_true(last[BLOCKS] > 0 && last[BLOCKS] <= first[BLOCKS] + 4 * 64); /* each queue keeps 64 works */
     assert_true(last[OBJECTS] <= first[OBJECTS] + 32);
     assert_true(last[THREADS] <= first[THREADS] + 16);
     assert_true(sanitized || last[KILOBYTES] <= first[KILOBYTES] + first[KILOBYTES] / 20 + 1024);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_stage_with(test_S1_to_S8_eight_threads_in_peace, .queues = QUEUES, .real = true, .threads = true,
-                      .spins = true),
-        /* The log holds all failures: none is dropped, and no result is unknown. */
-        on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true,
-                      .queue.error_log_count = 16384),
-        on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true,
-                      .queue.error_log_count = 16384, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL),
-        on_stage_with(test_a_long_life_costs_no_more_than_a_short_one, .queues = QUEUES, .real = true, .threads = true,
-                      .spins = true, .queue.error_log_count = 1024),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,13 +10,6 @@
 
 static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
 
-static void *marked(stage *s, unsigned queue, uint32_t number)
-{
-    void *buffer = new_buffer(s->q[queue]);
-    mark(s, buffer, number);
-    return buffer;
-}
-
 static void *failing(gpusync_queue *queue)
 {
     void *buffer = new_buffer(queue);
@@ -24,21 +17,12 @@ static void *failing(gpusync_queue *queue)
     return buffer;
 }
 
-static uint64_t event_of(gpusync_timeline *timeline)
-{
-    uint64_t base = 0;
-    void *event = gpusync_timeline_metal(timeline, &base);
-    return metal_event_value(event) - base;
-}
-
 /* -- order, by what the GPU wrote --------------------------------------------------------------------------------- */
 
 /* finish_all steps the first queue first: what comes last is on it, so that nothing is in order by chance. */
-static void test_S6_waits_come_before_the_buffers_and_signals_behind_them(void **state)
+on_all_kinds_with(test_S6_waits_come_before_the_buffers_and_signals_behind_them, .queues = 3, .timelines = 2)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(kinds); i++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++) {
         void *consumer = marked(s, 0, 5);
         void *buffers[3] = {marked(s, 1, 2), marked(s, 1, 3), marked(s, 1, 4)};
         gpusync_ticket tickets[3];
@@ -70,18 +54,15 @@ static void copy_cell(void *buffer, void *cells, size_t i)
 }
 
 /* The last step is accepted first. UNORDERED, for on one queue a wait cannot stand in front of its signal. */
-static void test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards(void **state)
+on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .queues = STAGE_MOST, .real = true)
 {
-    stage *s = stage_of(state);
-    unsigned kind;
-    for (kind = 0; kind < 2; kind++) {
+    for (unsigned kind = 0; kind < 2; kind++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         void *cells = metal_buffer_new(s->metal_device, CELLS);
         unsigned char *bytes = metal_contents(cells);
         gpusync_ticket tickets[CELLS];
-        unsigned i;
         memset(bytes, 0, CELLS);
-        for (i = CELLS; i-- > 0;) {
+        for (unsigned i = CELLS; i-- > 0;) {
             gpusync_queue *queue = s->q[i % STAGE_MOST];
             void *buffer = kind ? foreign_buffer(queue) : new_buffer(queue);
             copy_cell(buffer, cells, i);
@@ -90,7 +71,7 @@ static void test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards(void **
             if (kind) metal_release(buffer);
         }
         assert_ok(gpusync_timeline_wait(timeline, CELLS, SECONDS(60), NULL));
-        for (i = 0; i < CELLS; i++) {
+        for (unsigned i = 0; i < CELLS; i++) {
             assert_ok(gpusync_wait(s->q[i % STAGE_MOST], tickets[i], SECONDS(60), NULL));
             assert_int_equal(bytes[i], 0x77);
         }
@@ -100,16 +81,14 @@ static void test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards(void **
 }
 
 /* Each step has a link of another kind to the one before it. */
-static void test_S6_bytes_pass_along_links_of_every_kind(void **state)
+on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timelines = 1, .real = true)
 {
-    stage *s = stage_of(state);
     void *cells = metal_buffer_new(s->metal_device, CELLS);
     unsigned char *bytes = metal_contents(cells);
     gpusync_ticket ticket = 0;
     gpusync_queue *before = s->q[0];
-    unsigned i;
     memset(bytes, 0, CELLS);
-    for (i = 0; i < CELLS; i++) {
+    for (unsigned i = 0; i < CELLS; i++) {
         gpusync_queue *queue = s->q[i % 3];
         void *buffer = new_buffer(queue);
         uint32_t flags = kinds[i / 4 % LENGTH(kinds)];
@@ -129,16 +108,15 @@ static void test_S6_bytes_pass_along_links_of_every_kind(void **state)
         before = queue;
     }
     assert_ok(gpusync_timeline_wait(s->t[0], CELLS, SECONDS(60), NULL));
-    for (i = 0; i < CELLS; i++) assert_int_equal(bytes[i], 0x77);
+    for (unsigned i = 0; i < CELLS; i++) assert_int_equal(bytes[i], 0x77);
     settle(s);
     metal_release(cells);
 }
 
 /* -- links -------------------------------------------------------------------------------------------------------- */
 
-static void test_S7_encoded_signals_count_beside_those_of_the_submission(void **state)
+on_both_kinds_with(test_S7_encoded_signals_count_beside_those_of_the_submission, .timelines = 3)
 {
-    stage *s = stage_of(state);
     void *buffers[2] = {signalling(s->q[0], at(s->t[0], 1)), signalling(s->q[0], at(s->t[1], 2))};
     gpusync_ticket ticket;
     encode_signal(s->q[0], buffers[1], at(s->t[0], 2));
@@ -151,34 +129,30 @@ static void test_S7_encoded_signals_count_beside_those_of_the_submission(void **
 }
 
 /* Wait for n - 1 and signal n, in one submission, on two queues in turn. Backwards, too. */
-static void test_T3_a_submission_may_wait_for_and_signal_one_timeline(void **state)
+on_all_kinds_with(test_T3_a_submission_may_wait_for_and_signal_one_timeline, .queues = 2)
 {
     enum { TURNS = 8 };
-    stage *s = stage_of(state);
-    unsigned i, backwards;
-    for (i = 0; i < LENGTH(kinds); i++)
-        for (backwards = 0; backwards < 2; backwards++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++)
+        for (unsigned backwards = 0; backwards < 2; backwards++) {
             gpusync_timeline *timeline = new_timeline(s->device);
             gpusync_ticket tickets[TURNS];
             uint32_t flags = kinds[i] | (backwards ? UNORDERED : 0);
-            unsigned k;
             forget_marks();
-            for (k = 0; k < TURNS; k++) {
+            for (unsigned k = 0; k < TURNS; k++) {
                 unsigned turn = backwards ? TURNS - 1 - k : k;
                 tickets[turn] = SUBMIT(s->q[turn & 1], WAITS(at(timeline, turn)), BUFFERS(marked(s, turn & 1, turn)),
                                        SIGNALS(at(timeline, turn + 1)), .flags = flags);
             }
             finish_all(s);
-            for (k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
+            for (unsigned k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
             assert_int_equal(value_of(timeline), TURNS);
             assert_marks(0, 1, 2, 3, 4, 5, 6, 7);
             assert_ok(gpusync_timeline_destroy(timeline));
         }
 }
 
-static void test_R7_points_of_no_work_hold_nothing(void **state)
+on_all_kinds_with(test_R7_points_of_no_work_hold_nothing, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer),
                                    WAITS(ticket_at(s->q[0], 0), ticket_at(s->q[1], -7), at(s->t[0], 0),
@@ -189,9 +163,8 @@ static void test_R7_points_of_no_work_hold_nothing(void **state)
 }
 
 /* ownership: the arrays and the label are read during the call alone. */
-static void test_ownership_what_a_submission_points_to_is_copied(void **state)
+on_stage_with(test_ownership_what_a_submission_points_to_is_copied, .timelines = 2)
 {
-    stage *s = stage_of(state);
     gpusync_point points[2] = {at(s->t[0], 1), at(s->t[1], 1)};
     void *buffers[2] = {marked(s, 0, 1), failing(s->q[0])};
     char label[] = "upload";
@@ -219,11 +192,9 @@ static void test_ownership_what_a_submission_points_to_is_copied(void **state)
 
 /* -- R2: the host signals ----------------------------------------------------------------------------------------- */
 
-static void test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing(void **state)
+on_stage_with(test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    unsigned unordered;
-    for (unordered = 0; unordered < 2; unordered++) {
+    for (unsigned unordered = 0; unordered < 2; unordered++) {
         uint64_t value = unordered + 1;
         void *foreign[2] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
         void *consumer = new_buffer(s->q[1]);
@@ -237,10 +208,10 @@ static void test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing
         assert_int_equal(softmetal_outstanding(s->metal[0]), 2); /* none of gpusync's own */
         tickets[1] = SUBMIT(s->q[1], WAITS(at(s->t[0], value)), BUFFERS(consumer));
         softmetal_finish(foreign[0]);
-        assert_int_equal(event_of(s->t[0]), value - 1);
+        assert_int_equal(shown(s->t[0]), value - 1);
         assert_false(is_sent(consumer)); /* no wait of the GPU goes before the host has signalled */
         softmetal_finish(foreign[1]);
-        assert_int_equal(event_of(s->t[0]), value);
+        assert_int_equal(shown(s->t[0]), value);
         assert_true(is_sent(consumer));
         finish_all(s);
         assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
@@ -252,9 +223,8 @@ static void test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing
 
 /* Work for which the host signals 5, then a plain commit that signals 6 on the same queue: what waits for 5 may not go
    with the 6 before the 5. */
-static void test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it(void **state)
+on_all_kinds_with(test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *plain = marked(s, 0, 2);
     void *consumer = marked(s, 1, 3);
     gpusync_ticket tickets[2];
@@ -276,14 +246,12 @@ static void test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it(void **st
 }
 
 /* K20: where a ticket is OK its value is reached, though a lower one came later than the buffer could have run. */
-static void test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket(void **state)
+on_all_kinds_with(test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *lower = signalling(s->q[1], at(s->t[0], 1));
     void *buffer = new_buffer(s->q[0]);
-    gpusync_ticket ticket;
     commit(s->q[1], lower);
-    ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 2)), .flags = HOST_SYNC);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 2)), .flags = HOST_SYNC);
     assert_false(is_sent(buffer));
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
     finish_next(s->q[1]);
@@ -291,26 +259,23 @@ static void test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket(void 
     finish_next(s->q[0]);
     assert_ok(gpusync_wait(s->q[0], ticket, 0, NULL));
     assert_ok(gpusync_timeline_wait(s->t[0], 2, 0, NULL));
-    assert_int_equal(event_of(s->t[0]), 2);
+    assert_int_equal(shown(s->t[0]), 2);
 }
 
 /* -- several buffers, or none ------------------------------------------------------------------------------------- */
 
-static void test_S4_a_submission_ends_with_the_last_of_its_buffers(void **state)
+on_stage(test_S4_a_submission_ends_with_the_last_of_its_buffers)
 {
     static const unsigned orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    stage *s = stage_of(state);
-    size_t i;
-    unsigned k, fails;
-    for (i = 0; i < LENGTH(orders); i++)
-        for (fails = 0; fails < 4; fails++) { /* 3: none */
+    for (size_t i = 0; i < LENGTH(orders); i++)
+        for (unsigned fails = 0; fails < 4; fails++) { /* 3: none */
             gpusync_timeline *timeline = new_timeline(s->device);
             void *buffers[3] = {signalling(s->q[0], at(timeline, 1)), new_buffer(s->q[0]), new_buffer(s->q[0])};
             gpusync_ticket ticket;
             if (fails < 3) softmetal_fail_as(buffers[fails], SOFTMETAL_PAGE_FAULT, NULL);
             if (fails == 0) softmetal_fail_after_signals(buffers[0], 1); /* the event shows 1 all the same */
             ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
-            for (k = 0; k < 3; k++) {
+            for (unsigned k = 0; k < 3; k++) {
                 assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
                 assert_false(gpusync_is_done(s->q[0], ticket));
                 assert_int_equal(value_of(timeline), 0);
@@ -324,12 +289,10 @@ static void test_S4_a_submission_ends_with_the_last_of_its_buffers(void **state)
         }
 }
 
-static void test_S4_a_submission_without_buffers_ends_with_its_waits(void **state)
+on_all_kinds_with(test_S4_a_submission_without_buffers_ends_with_its_waits, .queues = 2, .timelines = 2)
 {
-    stage *s = stage_of(state);
-    unsigned i;
     assert_ok(gpusync_poll(s->q[0], SUBMIT(s->q[0], .label = "nothing"), NULL)); /* ended already */
-    for (i = 0; i < LENGTH(kinds); i++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++) {
         void *runs = new_buffer(s->q[1]);
         gpusync_ticket other = commit(s->q[1], runs);
         gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1), ticket_at(s->q[1], other)),
@@ -347,11 +310,9 @@ static void test_S4_a_submission_without_buffers_ends_with_its_waits(void **stat
 }
 
 /* Ordered, it ends behind the work before it; UNORDERED, at once. */
-static void test_S3_a_submission_without_buffers_ends_in_its_turn(void **state)
+on_both_kinds(test_S3_a_submission_without_buffers_ends_in_its_turn)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(kinds); i++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++) {
         gpusync_ticket before = commit_new(s->q[0]);
         gpusync_ticket ticket = SUBMIT(s->q[0], .flags = kinds[i]);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), kinds[i] & UNORDERED ? GPUSYNC_OK : GPUSYNC_NOT_READY);
@@ -403,10 +364,9 @@ static void refused_at(scene *c, gpusync_result got, gpusync_result expected, co
 #define with_open(...) TRY_SUBMIT(q, &c.ticket, BUFFERS(c.open), .on_complete = remember, .user = &c.n, __VA_ARGS__)
 
 /* Beside those of test_commit.c. t[0] stands at 5, and Metal has a signal of 8. `open` waits for 6, and signals 12. */
-static void test_S5_a_submission_that_is_refused_has_changed_nothing(void **state)
+on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues = 2, .timelines = 2)
 {
     static const gpusync_point none;
-    stage *s = stage_of(state);
     gpusync_queue *q = s->q[0];
     gpusync_timeline *t = s->t[0];
     scene c = {.s = s, .ticket = OLDER};
@@ -416,17 +376,15 @@ static void test_S5_a_submission_that_is_refused_has_changed_nothing(void **stat
     gpusync_queue *other_queue = NULL;
     gpusync_timeline *other_timeline = NULL;
     void *many[40];
-    void *behind;
-    unsigned i;
     assert_ok(gpusync_device_create(&desc, &other));
     assert_ok(gpusync_queue_create(other, NULL, &other_queue));
     other_timeline = new_timeline(other);
     signal_value(t, 5);
     commit(s->q[1], signalling(s->q[1], at(t, 8)));
     c.open = waiting(q, at(t, 6));
-    behind = waiting(q, at(t, 12));
+    void *behind = waiting(q, at(t, 12));
     encode_signal(q, c.open, at(t, 12));
-    for (i = 0; i < LENGTH(many); i++) many[i] = i + 1 < LENGTH(many) ? new_buffer(q) : many[0];
+    for (unsigned i = 0; i < LENGTH(many); i++) many[i] = i + 1 < LENGTH(many) ? new_buffer(q) : many[0];
     assert_ok(gpusync_command_buffer_discard(q, new_buffer(q))); /* gpusync keeps memory of one for the next */
     count_scene(&c);
     /* no points, or not of this device */
@@ -492,11 +450,9 @@ static void test_S5_a_submission_that_is_refused_has_changed_nothing(void **stat
 }
 
 /* gpusync's own buffers are made before the ticket is given, those of held work, too. */
-static void test_S5_metal_has_no_buffer_for_the_waits_or_the_signals(void **state)
+on_all_kinds_with(test_S5_metal_has_no_buffer_for_the_waits_or_the_signals, .queues = 2, .timelines = 2)
 {
-    stage *s = stage_of(state);
-    unsigned held;
-    for (held = 0; held < 2; held++) {
+    for (unsigned held = 0; held < 2; held++) {
         void *buffer = new_buffer(s->q[0]);
         gpusync_ticket before = commit_new(s->q[0]);
         gpusync_ticket ticket = OLDER;
@@ -528,9 +484,8 @@ static void test_S5_metal_has_no_buffer_for_the_waits_or_the_signals(void **stat
     }
 }
 
-static void test_S5_host_sync_needs_no_buffer_of_metals(void **state)
+on_stage_with(test_S5_host_sync_needs_no_buffer_of_metals, .timelines = 2)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket;
     softmetal_fail_creation(1, true);
@@ -569,7 +524,7 @@ static gpusync_ticket begin_to_end(stage *s, ending how, gpusync_timeline *go, g
     return submit_at(q, &submission, __FILE__, __LINE__);
 }
 
-static void test_R25_on_complete_comes_first_however_the_work_ends(void **state)
+on_stage(test_R25_on_complete_comes_first_however_the_work_ends)
 {
     static const gpusync_result results[] = {GPUSYNC_OK,
                                              GPUSYNC_ERROR_EXECUTION,
@@ -578,10 +533,8 @@ static void test_R25_on_complete_comes_first_however_the_work_ends(void **state)
                                              GPUSYNC_ERROR_NOT_RISING,
                                              GPUSYNC_OK,
                                              GPUSYNC_OK};
-    stage *s = stage_of(state);
     gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
-    unsigned how;
-    for (how = 0; how < ENDINGS; how++) {
+    for (unsigned how = 0; how < ENDINGS; how++) {
         gpusync_timeline *go = new_timeline(s->device);
         gpusync_timeline *rises = new_timeline(s->device);
         note notes[4] = {0};
@@ -615,11 +568,9 @@ typedef struct link_kind {
 } link_kind;
 
 /* Metal has the failing work. Of those that wait for it, held ones never run; what the GPU itself waits for runs. */
-static void test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_held(void **state)
+on_stage_with(test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_held, .queues = 3)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < 16; i++) {
+    for (unsigned i = 0; i < 16; i++) {
         link_kind kind = {i & 1, i & 2, kinds[i >> 2]};
         gpusync_timeline *first = new_timeline(s->device);
         gpusync_timeline *second = new_timeline(s->device);
@@ -627,11 +578,9 @@ static void test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_hel
         void *last = marked(s, 2, 2);
         bool held = kind.ticket || kind.flags & HOST_SYNC;
         gpusync_ticket tickets[3];
-        gpusync_point point;
-        gpusync_error error;
         forget_marks();
         tickets[0] = SUBMIT(s->q[0], BUFFERS(failing(s->q[0])), SIGNALS(at(first, 1)));
-        point = kind.ticket ? ticket_at(s->q[0], tickets[0]) : at(first, 1);
+        gpusync_point point = kind.ticket ? ticket_at(s->q[0], tickets[0]) : at(first, 1);
         if (kind.encoded) {
             held = kind.ticket;
             encode_wait(s->q[1], buffer, point);
@@ -647,7 +596,7 @@ static void test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_hel
         assert_failed(first, GPUSYNC_ERROR_EXECUTION);
         assert_failed(second, GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(marks(), !held);
-        error = failure_at(s->q[1], i);
+        gpusync_error error = failure_at(s->q[1], i);
         assert_int_equal(error.ticket, tickets[1]);
         assert_true(error.inherited);
         assert_int_equal(error.ran, !held);
@@ -663,39 +612,33 @@ static void test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_hel
 }
 
 /* Encoded ones and those of the submission; the order_only one rises. */
-static void test_S8_failed_work_fails_all_timelines_that_it_was_to_signal(void **state)
+on_stage(test_S8_failed_work_fails_all_timelines_that_it_was_to_signal)
 {
     static const gpusync_timeline_desc order = {.order_only = true};
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(kinds); i++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++) {
         gpusync_timeline *rises = NULL;
         gpusync_timeline *fails[3];
         void *buffers[2] = {NULL, failing(s->q[0])};
-        gpusync_ticket ticket;
-        unsigned k;
         assert_ok(gpusync_timeline_create(s->device, &order, &rises));
-        for (k = 0; k < 3; k++) fails[k] = new_timeline(s->device);
+        for (unsigned k = 0; k < 3; k++) fails[k] = new_timeline(s->device);
         signal_value(fails[2], 4);
         buffers[0] = signalling(s->q[0], at(fails[0], 1));
-        ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]),
-                        SIGNALS(at(fails[1], 1), at(rises, 3), at(fails[2], 5)), .flags = kinds[i]);
+        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]),
+                                       SIGNALS(at(fails[1], 1), at(rises, 3), at(fails[2], 5)), .flags = kinds[i]);
         finish_all(s);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-        for (k = 0; k < 3; k++) assert_failed(fails[k], GPUSYNC_ERROR_EXECUTION);
+        for (unsigned k = 0; k < 3; k++) assert_failed(fails[k], GPUSYNC_ERROR_EXECUTION);
         assert_ok(gpusync_timeline_wait(fails[2], 4, 0, NULL));
         assert_int_equal(value_of(rises), 3);
         assert_ok(gpusync_timeline_destroy(rises));
-        for (k = 0; k < 3; k++) assert_ok(gpusync_timeline_destroy(fails[k]));
+        for (unsigned k = 0; k < 3; k++) assert_ok(gpusync_timeline_destroy(fails[k]));
     }
 }
 
 /* One of its points fails, the other never comes. */
-static void test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_the_others(void **state)
+on_both_kinds_with(test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_the_others, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(kinds); i++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++) {
         gpusync_timeline *fails = new_timeline(s->device);
         void *buffer = marked(s, 0, 1);
         gpusync_ticket ticket =
@@ -712,16 +655,13 @@ static void test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_the_oth
 /* -- values of other code ----------------------------------------------------------------------------------------- */
 
 /* The GPU has waited for a value of other code, and the listener has not heard: the ticket ends all the same. */
-static void test_R24_the_ticket_of_work_that_waited_for_other_code_ends(void **state)
+on_both_kinds_with(test_R24_the_ticket_of_work_that_waited_for_other_code_ends, .timelines = 1,
+                   .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
     uint64_t base = 0;
     void *event = gpusync_timeline_metal(s->t[0], &base);
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    softmetal_quirks quirks;
-    softmetal_get_quirks(&quirks);
-    quirks.deaf_to_everything = true;
-    softmetal_set_quirks(&quirks);
+    set_quirks(.deaf_to_everything = true);
     metal_event_signal(event, base + 1);
     finish_all(s);
     assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL));
@@ -730,13 +670,11 @@ static void test_R24_the_ticket_of_work_that_waited_for_other_code_ends(void **s
 
 /* From the fifth on, waits and signals take memory of their own: it goes at once where there is nothing to wait for, or
    with a refusal. */
-static void test_S5_waits_that_are_over_and_signals_that_are_refused_keep_no_memory(void **state)
+on_stage_with(test_S5_waits_that_are_over_and_signals_that_are_refused_keep_no_memory, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket;
     long blocks = 0;
-    uint64_t i;
-    for (i = 1; i <= 3; i++) {
+    for (uint64_t i = 1; i <= 3; i++) {
         const gpusync_point open = at(s->t[0], i), over = at(s->t[0], i - 1);
         ticket = SUBMIT(s->q[0], WAITS(open, open, open, open, over, over));
         assert_result(TRY_SUBMIT(s->q[0], NULL, WAITS(open, open, open, open), SIGNALS(over)),
@@ -750,9 +688,8 @@ static void test_S5_waits_that_are_over_and_signals_that_are_refused_keep_no_mem
 }
 
 /* R5: Metal would run an enqueued buffer before the waits, or the buffers, that are to come first. */
-static void test_R5_an_enqueued_buffer_comes_first_or_is_refused(void **state)
+on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *enqueued = foreign_buffer(s->q[1]), *other = new_buffer(s->q[1]);
     gpusync_ticket ticket = 7;
     metal_enqueue(enqueued);
@@ -768,9 +705,8 @@ static void test_R5_an_enqueued_buffer_comes_first_or_is_refused(void **state)
 
 /* ... and one that is enqueued is enough, in front of others that are not: Metal has a place for it, and would run what
    stands behind that place while the host holds the submission. */
-static void test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held(void **state)
+on_stage_with(test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held, .queues = 2)
 {
-    stage *s = stage_of(state);
     void *enqueued = new_buffer(s->q[0]), *other = new_buffer(s->q[0]);
     gpusync_ticket first = commit_new(s->q[1]), ticket = 7;
     metal_enqueue(enqueued);
@@ -781,37 +717,4 @@ static void test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held
     assert_ok(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other)));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2, .timelines = 1),
-        on_stage_with(test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held, .queues = 2),
-        on_stage_with(test_S5_waits_that_are_over_and_signals_that_are_refused_keep_no_memory, .timelines = 1),
-        on_all_kinds_with(test_S6_waits_come_before_the_buffers_and_signals_behind_them, .queues = 3, .timelines = 2),
-        on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .queues = STAGE_MOST, .real = true),
-        on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timelines = 1, .real = true),
-        on_both_kinds_with(test_S7_encoded_signals_count_beside_those_of_the_submission, .timelines = 3),
-        on_all_kinds_with(test_T3_a_submission_may_wait_for_and_signal_one_timeline, .queues = 2),
-        on_all_kinds_with(test_R7_points_of_no_work_hold_nothing, .queues = 2, .timelines = 1),
-        on_stage_with(test_ownership_what_a_submission_points_to_is_copied, .timelines = 2),
-        on_stage_with(test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing, .queues = 2,
-                      .timelines = 1),
-        on_all_kinds_with(test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it, .queues = 2, .timelines = 1),
-        on_all_kinds_with(test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket, .queues = 2, .timelines = 1),
-        on_stage(test_S4_a_submission_ends_with_the_last_of_its_buffers),
-        on_all_kinds_with(test_S4_a_submission_without_buffers_ends_with_its_waits, .queues = 2, .timelines = 2),
-        on_both_kinds(test_S3_a_submission_without_buffers_ends_in_its_turn),
-        on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues = 2, .timelines = 2),
-        on_all_kinds_with(test_S5_metal_has_no_buffer_for_the_waits_or_the_signals, .queues = 2, .timelines = 2),
-        on_stage_with(test_S5_host_sync_needs_no_buffer_of_metals, .timelines = 2),
-        on_stage(test_R25_on_complete_comes_first_however_the_work_ends),
-        on_stage_with(test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_held, .queues = 3),
-        on_stage(test_S8_failed_work_fails_all_timelines_that_it_was_to_signal),
-        on_both_kinds_with(test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_the_others, .timelines = 1),
-        on_both_kinds_with(test_R24_the_ticket_of_work_that_waited_for_other_code_ends, .timelines = 1,
-                           .timeline = {.signalled_by_others = true}),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

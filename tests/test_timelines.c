@@ -24,14 +24,6 @@ static gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_tim
     return timeline;
 }
 
-/* What the event shows, in values of the timeline. Makes the event known to other code. */
-static uint64_t shown(gpusync_timeline *timeline)
-{
-    uint64_t base = 0;
-    void *event = gpusync_timeline_metal(timeline, &base);
-    return metal_event_value(event) - base;
-}
-
 static void other_code_signals(gpusync_timeline *timeline, uint64_t value)
 {
     uint64_t base = 0;
@@ -48,8 +40,6 @@ static struct {
 
 static void see_write(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
-    (void)object;
     if (phase != at_write.phase || strcmp(selector, "setSignaledValue:") != 0) return;
     softmetal_set_message_hook(NULL, NULL);
     at_write.act(at_write.what);
@@ -79,12 +69,10 @@ static void finish_and_release(void *buffer)
 
 /* -- the start ---------------------------------------------------------------------------------------------------- */
 
-static void test_S7_a_timeline_starts_at_its_initial_value(void **state)
+on_stage(test_S7_a_timeline_starts_at_its_initial_value)
 {
     static const uint64_t values[] = {0, 1, 7, UINT64_C(1) << 40, GPUSYNC_MAX_VALUE - 1, GPUSYNC_MAX_VALUE};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(values); i++) {
+    for (size_t i = 0; i < LENGTH(values); i++) {
         gpusync_timeline_desc desc = {0};
         gpusync_timeline *timeline = i & 1 ? new_timeline(s->device) : NULL;
         if (timeline) signal_value(timeline, 20);
@@ -104,9 +92,8 @@ static void test_S7_a_timeline_starts_at_its_initial_value(void **state)
     }
 }
 
-static void test_S5_a_timeline_that_cannot_be_made_leaves_nothing(void **state)
+on_stage(test_S5_a_timeline_that_cannot_be_made_leaves_nothing)
 {
-    stage *s = stage_of(state);
     const struct {
         gpusync_timeline_desc desc;
         gpusync_result result;
@@ -119,8 +106,7 @@ static void test_S5_a_timeline_that_cannot_be_made_leaves_nothing(void **state)
     };
     gpusync_timeline *timeline;
     long blocks = kit_now().blocks, live = softmetal_live(NULL);
-    size_t i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         timeline = (gpusync_timeline *)s;
         if (rows[i].result == GPUSYNC_ERROR_METAL_NIL) softmetal_fail_creation(1, true);
         if (rows[i].result == GPUSYNC_ERROR_UNSUPPORTED) softmetal_hide_selector("newSharedEvent");
@@ -134,10 +120,9 @@ static void test_S5_a_timeline_that_cannot_be_made_leaves_nothing(void **state)
     assert_int_equal(softmetal_live(NULL), live);
 }
 
-static void test_S5_calls_without_a_timeline_are_refused(void **state)
+without_stage(test_S5_calls_without_a_timeline_are_refused)
 {
     uint64_t value = 7, base = 7;
-    (void)state;
     assert_null(gpusync_timeline_metal(NULL, NULL));
     assert_null(gpusync_timeline_metal(NULL, &base));
     assert_int_equal(base, 0);
@@ -157,8 +142,7 @@ typedef struct host_signal {
 
 static void signal_rows(gpusync_timeline *timeline, const host_signal *rows, size_t count)
 {
-    size_t i;
-    for (i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint64_t before = value_of(timeline);
         gpusync_result result = gpusync_timeline_signal(timeline, rows[i].value);
         if (result != rows[i].result) print_error("the host signals %llu\n", (unsigned long long)rows[i].value);
@@ -167,7 +151,7 @@ static void signal_rows(gpusync_timeline *timeline, const host_signal *rows, siz
     }
 }
 
-static void test_R3_the_host_signals_between_what_is_reached_and_what_is_sent(void **state)
+on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent, .queues = 2)
 {
     static const host_signal below[] = {
         {0, GPUSYNC_ERROR_NOT_RISING},          {9, GPUSYNC_ERROR_NOT_RISING},  {10, GPUSYNC_ERROR_NOT_RISING},
@@ -180,9 +164,7 @@ static void test_R3_the_host_signals_between_what_is_reached_and_what_is_sent(vo
         {UINT64_MAX, GPUSYNC_ERROR_NOT_RISING}, {GPUSYNC_MAX_VALUE + 1, GPUSYNC_ERROR_NOT_RISING},
         {GPUSYNC_MAX_VALUE, GPUSYNC_OK},        {GPUSYNC_MAX_VALUE, GPUSYNC_ERROR_NOT_RISING},
     };
-    stage *s = stage_of(state);
-    unsigned host_sync;
-    for (host_sync = 0; host_sync < 2; host_sync++) {
+    for (unsigned host_sync = 0; host_sync < 2; host_sync++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         gpusync_timeline *gate_of_held = new_timeline(s->device);
         signal_value(timeline, 10);
@@ -200,17 +182,14 @@ static void test_R3_the_host_signals_between_what_is_reached_and_what_is_sent(vo
 
 /* Vulkan's ping-pong with the host: the GPU waits for 1 and signals 2, the host signals the 1. Where other code signals
    the event, the work is on the GPU by then, and its 2 is sent. */
-static void test_R3_the_host_lets_work_go_that_signals_the_same_timeline(void **state)
+on_stage(test_R3_the_host_lets_work_go_that_signals_the_same_timeline)
 {
-    stage *s = stage_of(state);
-    unsigned others;
-    for (others = 0; others < 2; others++) {
+    for (unsigned others = 0; others < 2; others++) {
         gpusync_timeline_desc desc = {.signalled_by_others = others};
         gpusync_timeline *timeline = timeline_from(s->device, &desc);
         void *buffer = waiting(s->q[0], at(timeline, 1));
-        gpusync_ticket ticket;
         encode_signal(s->q[0], buffer, at(timeline, 2));
-        ticket = commit(s->q[0], buffer);
+        gpusync_ticket ticket = commit(s->q[0], buffer);
         assert_int_equal(is_sent(buffer), others);
         assert_false(finish_next(s->q[0]));
         signal_value(timeline, 1);
@@ -223,32 +202,20 @@ static void test_R3_the_host_lets_work_go_that_signals_the_same_timeline(void **
 }
 
 /* K22: other code signals, too. What a wait or a query has called reached, the host may go on from. */
-static void test_R3_the_host_goes_on_from_a_value_that_it_was_told_of(void **state)
+on_stage_with(test_R3_the_host_goes_on_from_a_value_that_it_was_told_of, OTHERS)
 {
-    stage *s = stage_of(state);
-    uint64_t i;
-    for (i = 0; i < 4; i++) {
-        uint64_t now;
+    for (uint64_t i = 0; i < 4; i++) {
         void *buffer = signalling(s->q[0], at(s->t[0], 2 * i + 1));
         commit(s->q[0], buffer);
         complete(buffer);
         if (i & 1) while (value_of(s->t[0]) < 2 * i + 1) (void)!gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL);
         else assert_ok(gpusync_timeline_wait(s->t[0], 2 * i + 1, SECONDS(60), NULL));
-        now = value_of(s->t[0]);
+        uint64_t now = value_of(s->t[0]);
         assert_int_equal(now, 2 * i + 1);
         signal_value(s->t[0], now + 1);
         finish_and_release(buffer);
         assert_int_equal(value_of(s->t[0]), 2 * i + 2);
     }
-}
-
-/* Metal's event may just store what is written: the host has to reckon with an event that falls. */
-static void let_events_fall(void)
-{
-    softmetal_quirks quirks;
-    softmetal_get_quirks(&quirks);
-    quirks.falling_events = true;
-    softmetal_set_quirks(&quirks);
 }
 
 /* The GPU signals while the host is about to write 3, which it has found to be higher than what the event shows. */
@@ -258,16 +225,14 @@ static void execute(void *buffer)
     softmetal_execute(buffer);
 }
 
-static void test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back(void **state)
+on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *producer = signalling(s->q[0], at(s->t[0], 4));
     void *consumer = waiting(s->q[1], at(s->t[0], 5));
-    gpusync_ticket ticket;
     encode_signal(s->q[0], producer, at(s->t[0], 5)); /* both cross the write: the lower one alone is noted */
     commit(s->q[0], producer);
-    ticket = commit(s->q[1], consumer);
-    let_events_fall();
+    gpusync_ticket ticket = commit(s->q[1], consumer);
+    set_quirks(.falling_events = true); /* the event just stores what is written */
     on_write(SOFTMETAL_BEFORE, execute, producer);
     signal_value(s->t[0], 3);
     assert_int_equal(value_of(s->t[0]), 3);
@@ -288,9 +253,8 @@ static void signal_five(void *timeline)
     assert_int_equal(shown(t), 0); /* else the event would fall, to the 3 that is on its way */
 }
 
-static void test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way(void **state)
+on_stage_with(test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way, .timelines = 1)
 {
-    stage *s = stage_of(state);
     on_write(SOFTMETAL_BEFORE, signal_five, s->t[0]);
     signal_value(s->t[0], 3);
     assert_int_equal(value_of(s->t[0]), 5);
@@ -305,9 +269,8 @@ static void note_unparks(void *unparks)
     *(unsigned long *)unparks = kit_now().unparks;
 }
 
-static void test_S5_a_thread_is_woken_before_metal_is_told_of_the_value(void **state)
+on_stage_with(test_S5_a_thread_is_woken_before_metal_is_told_of_the_value, .timelines = 1)
 {
-    stage *s = stage_of(state);
     unsigned long unparks = 0;
     job j = {0};
     job_value(&j, s->t[0], 1, GPUSYNC_FOREVER);
@@ -318,9 +281,8 @@ static void test_S5_a_thread_is_woken_before_metal_is_told_of_the_value(void **s
     assert_ok(job_end(&j));
 }
 
-static void test_S7_a_value_is_reached_when_its_work_has_succeeded(void **state)
+on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = signalling(s->q[0], at(s->t[0], 1));
     void *failing = signalling(s->q[0], at(s->t[0], 2));
     commit(s->q[0], buffer);
@@ -341,9 +303,8 @@ static void test_S7_a_value_is_reached_when_its_work_has_succeeded(void **state)
 
 /* -- R13, T5: failure --------------------------------------------------------------------------------------------- */
 
-static void test_R13_T5_the_first_failure_answers_every_later_call(void **state)
+on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .code = 77, .message = "no shader"};
     gpusync_error other = {.result = GPUSYNC_ERROR_METAL_NIL};
     gpusync_error error;
@@ -381,7 +342,7 @@ static void test_R13_T5_the_first_failure_answers_every_later_call(void **state)
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }
 
-static void test_R13_the_result_of_a_failure(void **state)
+on_stage(test_R13_the_result_of_a_failure)
 {
     static const struct {
         int given;
@@ -395,9 +356,7 @@ static void test_R13_the_result_of_a_failure(void **state)
                 {GPUSYNC_ERROR_COMPILE, GPUSYNC_ERROR_COMPILE},
                 {GPUSYNC_ERROR_COMPILE - 1, GPUSYNC_ERROR_EXECUTION},
                 {INT32_MIN, GPUSYNC_ERROR_EXECUTION}};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i <= LENGTH(rows); i++) {
+    for (size_t i = 0; i <= LENGTH(rows); i++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         gpusync_error reason = {0};
         gpusync_result result = GPUSYNC_ERROR_EXECUTION;
@@ -412,9 +371,8 @@ static void test_R13_the_result_of_a_failure(void **state)
     }
 }
 
-static void test_R13_a_failure_wakes_sleepers_and_ends_held_work(void **state)
+on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_error reason = {.result = GPUSYNC_ERROR_NO_DEVICE};
     gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     job jobs[2] = {{.which = 0}};
@@ -431,11 +389,9 @@ static void test_R13_a_failure_wakes_sleepers_and_ends_held_work(void **state)
 }
 
 /* No GPU wait hangs on an own event; an imported one is not written. */
-static void test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written(void **state)
+on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2)
 {
-    stage *s = stage_of(state);
-    unsigned imported;
-    for (imported = 0; imported < 2; imported++) {
+    for (unsigned imported = 0; imported < 2; imported++) {
         void *event = imported ? metal_shared_event_new(s->metal_device) : NULL;
         gpusync_timeline_desc desc = {.shared_event = event};
         gpusync_timeline *timeline = timeline_from(s->device, &desc);
@@ -469,12 +425,10 @@ static void end_next(void *queue)
     finish_next((gpusync_queue *)queue);
 }
 
-static void test_R13_the_event_of_a_failed_timeline_is_failed_again_behind_a_late_signal(void **state)
+on_stage(test_R13_the_event_of_a_failed_timeline_is_failed_again_behind_a_late_signal)
 {
-    stage *s = stage_of(state);
-    int writes;
-    let_events_fall();
-    for (writes = 0; writes < 2; writes++) {
+    set_quirks(.falling_events = true); /* the event just stores what is written */
+    for (int writes = 0; writes < 2; writes++) {
         gpusync_timeline *timeline = timeline_from(s->device, NULL);
         commit(s->q[0], signalling(s->q[0], at(timeline, 3)));
         if (writes) on_write(SOFTMETAL_AFTER, end_next, s->q[0]);
@@ -490,9 +444,8 @@ static void fail_now(void *timeline)
     assert_ok(gpusync_timeline_fail((gpusync_timeline *)timeline, NULL));
 }
 
-static void test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way(void **state)
+on_stage(test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way)
 {
-    stage *s = stage_of(state);
     void *event = metal_shared_event_new(s->metal_device);
     gpusync_timeline_desc desc = {.shared_event = event};
     gpusync_timeline *timeline = timeline_from(s->device, &desc);
@@ -504,12 +457,10 @@ static void test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way(void 
     metal_release(event);
 }
 
-static void test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds(void **state)
+on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2)
 {
     static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC};
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < LENGTH(kinds); i++) {
+    for (unsigned i = 0; i < LENGTH(kinds); i++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         gpusync_ticket sent = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)),
                                      .flags = kinds[i]);
@@ -528,12 +479,10 @@ static void test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds(voi
 
 /* -- R12: order_only ---------------------------------------------------------------------------------------------- */
 
-static void test_R12_failure_does_not_pass_along_an_order_only_timeline(void **state)
+on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline, .queues = 3, ORDER)
 {
-    stage *s = stage_of(state);
     void *upload = signalling(s->q[0], at(s->t[0], 1));
     gpusync_ticket failed, frames[3];
-    unsigned i;
     softmetal_fail_as(upload, SOFTMETAL_OUT_OF_MEMORY, NULL);
     failed = commit(s->q[0], upload);
     frames[0] = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1))); /* on the GPU already */
@@ -543,7 +492,7 @@ static void test_R12_failure_does_not_pass_along_an_order_only_timeline(void **s
     frames[2] = commit(s->q[2], waiting(s->q[2], at(s->t[0], 1))); /* later */
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], failed, NULL), GPUSYNC_ERROR_EXECUTION);
-    for (i = 0; i < 3; i++) assert_ok(gpusync_poll(s->q[i ? 2 : 1], frames[i], NULL));
+    for (unsigned i = 0; i < 3; i++) assert_ok(gpusync_poll(s->q[i ? 2 : 1], frames[i], NULL));
     assert_int_equal(value_of(s->t[0]), 1);
     assert_int_equal(shown(s->t[0]), 1);
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 2)));
@@ -576,30 +525,25 @@ static void end_unsent(stage *s, never_ran way, gpusync_queue *queue, gpusync_ti
     if (way == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
 }
 
-static void test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work(void **state)
+without_stage(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work)
 {
     static const gpusync_timeline_desc order = {.order_only = true};
     static const gpusync_queue_desc sticky = {.sticky_failure = true};
     static const gpusync_result results[] = {GPUSYNC_ERROR_CANCELLED,   GPUSYNC_ERROR_EXECUTION,
                                              GPUSYNC_ERROR_NOT_RISING,  GPUSYNC_ERROR_EXECUTION,
                                              GPUSYNC_ERROR_DEVICE_LOST, GPUSYNC_OK};
-    unsigned way;
-    (void)state;
-    for (way = 0; way < WAYS; way++) {
+    for (unsigned way = 0; way < WAYS; way++) {
         stage s;
-        gpusync_timeline *timeline, *go, *other;
         gpusync_queue *queue = NULL;
-        gpusync_ticket ticket;
-        gpusync_ticket consumer;
         bool lives = way != QUEUE_DESTROYED;
         stage_open(&s, &(stage_desc){.queues = 2});
-        timeline = timeline_from(s.device, &order);
-        go = new_timeline(s.device);
-        other = new_timeline(s.device);
+        gpusync_timeline *timeline = timeline_from(s.device, &order);
+        gpusync_timeline *go = new_timeline(s.device);
+        gpusync_timeline *other = new_timeline(s.device);
         assert_ok(gpusync_queue_create(s.device, &sticky, &queue));
         commit(s.q[0], signalling(s.q[0], at(timeline, 5)));
-        ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7), at(other, 1)));
-        consumer = SUBMIT(s.q[1], WAITS(at(timeline, 7)));
+        gpusync_ticket ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7), at(other, 1)));
+        gpusync_ticket consumer = SUBMIT(s.q[1], WAITS(at(timeline, 7)));
         end_unsent(&s, (never_ran)way, queue, go, other);
         if (lives) assert_result(gpusync_poll(queue, ticket, NULL), results[way]); /* at once */
         assert_int_equal(value_of(timeline), 0); /* not before 5: what waits for 5 may not go */
@@ -620,16 +564,15 @@ static void test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_o
 }
 
 /* Until raised, the value of work that never ran counts as held: lower ones go, and a higher one takes it along. */
-static void test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held(void **state)
+on_stage_with(test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held, .queues = 3, .timelines = 2,
+              .timeline = {.order_only = true})
 {
-    stage *s = stage_of(state);
     void *six = waiting(s->q[2], at(s->t[0], 5));
     void *eight = waiting(s->q[2], at(s->t[0], 6));
-    gpusync_ticket ticket;
     encode_signal(s->q[2], six, at(s->t[0], 6));
     encode_signal(s->q[2], eight, at(s->t[0], 8));
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
-    ticket = SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 7)));
+    gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 7)));
     assert_ok(gpusync_queue_cancel_held(s->q[1]));
     commit(s->q[2], six); /* below the 7 that nothing has sent */
     assert_true(is_sent(six));
@@ -646,19 +589,16 @@ static void test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_hel
 
 /* Where Metal had the work, it counts as sent. A failure of the timeline drops it: the stage asks that nothing is
    left. */
-static void test_R12_until_raised_the_value_of_failed_work_counts_as_sent(void **state)
+on_stage_with(test_R12_until_raised_the_value_of_failed_work_counts_as_sent, .queues = 3)
 {
     static const gpusync_timeline_desc order = {.order_only = true};
-    stage *s = stage_of(state);
-    unsigned fails;
-    for (fails = 0; fails < 2; fails++) {
+    for (unsigned fails = 0; fails < 2; fails++) {
         gpusync_timeline *timeline = timeline_from(s->device, &order);
         void *seven = metal_retain(waiting(s->q[1], at(timeline, 5)));
         void *six = waiting(s->q[2], at(timeline, 5));
-        gpusync_ticket ticket;
         encode_signal(s->q[1], seven, at(timeline, 7));
         commit(s->q[0], signalling(s->q[0], at(timeline, 5)));
-        ticket = commit(s->q[1], seven);
+        gpusync_ticket ticket = commit(s->q[1], seven);
         assert_true(is_sent(seven));
         softmetal_time_out(seven);
         finish_and_release(seven);
@@ -675,9 +615,8 @@ static void test_R12_until_raised_the_value_of_failed_work_counts_as_sent(void *
     }
 }
 
-static void test_R12_an_imported_event_is_raised_too(void **state)
+on_stage_with(test_R12_an_imported_event_is_raised_too, .timeline = {.order_only = true})
 {
-    stage *s = stage_of(state);
     void *event = metal_shared_event_new(s->metal_device);
     gpusync_timeline_desc desc = {.shared_event = event, .order_only = true};
     gpusync_timeline *timeline = timeline_from(s->device, &desc);
@@ -692,9 +631,9 @@ static void test_R12_an_imported_event_is_raised_too(void **state)
 }
 
 /* S8: nothing tells whether abandoned work has ended. */
-static void test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has(void **state)
+on_stage_with(test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has, .timelines = 3,
+              .timeline = {.order_only = true})
 {
-    stage *s = stage_of(state);
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
     SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), SIGNALS(at(s->t[1], 1)));
     assert_ok(gpusync_queue_abandon(s->q[0]));
@@ -704,9 +643,9 @@ static void test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_me
 }
 
 /* R11: as if held work had never run. */
-static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline(void **state)
+on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline, ORDER,
+              .queue = {.sticky_failure = true})
 {
-    stage *s = stage_of(state);
     void *open = signalling(s->q[0], at(s->t[0], 4));
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
@@ -718,17 +657,16 @@ static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_o
 }
 
 /* R4: the discard lets the higher value go, though the lower one is still to be raised. */
-static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go(void **state)
+on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go, .queues = 3, ORDER,
+              .queue = {.sticky_failure = true})
 {
-    stage *s = stage_of(state);
     void *open = signalling(s->q[0], at(s->t[0], 5));
     void *higher = waiting(s->q[1], at(s->t[0], 3));
-    gpusync_ticket ticket;
     encode_signal(s->q[1], higher, at(s->t[0], 6));
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
     commit(s->q[2], signalling(s->q[2], at(s->t[0], 3)));
-    ticket = commit(s->q[1], higher);
+    gpusync_ticket ticket = commit(s->q[1], higher);
     assert_false(is_sent(higher));
     assert_ok(gpusync_command_buffer_discard(s->q[0], open));
     assert_true(is_sent(higher));
@@ -739,15 +677,13 @@ static void test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_high
 
 /* -- R18: values of other code ------------------------------------------------------------------------------------ */
 
-static void test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent(void **state)
+on_stage_with(test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent, OTHERS)
 {
     static const struct {
         uint64_t shows, value;
     } rows[] = {{1, 1}, {3, 3}, {4, 4}, {5, 4}, {6, 4}, {9, 4}};
-    stage *s = stage_of(state);
-    size_t i;
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         other_code_signals(s->t[0], rows[i].shows);
         assert_int_equal(value_of(s->t[0]), rows[i].value);
         assert_ok(gpusync_timeline_wait(s->t[0], rows[i].value, 0, NULL));
@@ -758,9 +694,8 @@ static void test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent(v
 }
 
 /* Nobody looks, and no listener is to tell of a value that the event shows already: the end of the own work does. */
-static void test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work(void **state)
+on_stage_with(test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work, OTHERS)
 {
-    stage *s = stage_of(state);
     note seven = {0};
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
     other_code_signals(s->t[0], 7);
@@ -772,16 +707,15 @@ static void test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own
 }
 
 /* What the GPU has passed by such a value has not ended for the host. */
-static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(void **state)
+on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed, .queues = 4, .timelines = 2,
+              .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
     void *failing = signalling(s->q[1], at(s->t[1], 1));
     const gpusync_point points[] = {at(s->t[1], 1), at(s->t[0], 7)};
-    int i;
     softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
     commit(s->q[2], signalling(s->q[2], at(s->t[0], 5)));
     commit(s->q[1], failing);
-    for (i = 0; i < 2; i++) { /* the one that fails is the first, or the last */
+    for (int i = 0; i < 2; i++) { /* the one that fails is the first, or the last */
         void *buffer = waiting(s->q[3 * i], points[i]);
         encode_wait(s->q[3 * i], buffer, points[!i]);
         commit(s->q[3 * i], buffer);
@@ -789,13 +723,13 @@ static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(v
     }
     other_code_signals(s->t[0], 7);
     assert_true(finish_next(s->q[1]));
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         assert_true(finish_next(s->q[3 * i])); /* one of the two has failed, the other one is not over */
         assert_false(gpusync_is_done(s->q[3 * i], 1));
         assert_result(gpusync_poll(s->q[3 * i], 1, NULL), GPUSYNC_NOT_READY);
     }
     assert_true(finish_next(s->q[2]));
-    for (i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         assert_result(gpusync_poll(s->q[3 * i], 1, NULL), GPUSYNC_ERROR_EXECUTION);
         assert_true(gpusync_is_done(s->q[3 * i], 1));
     }
@@ -804,9 +738,8 @@ static void test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed(v
 typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
 
 /* Unordered work holds up no work behind it, so that has to end before the value is believed. */
-static void test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up(void **state)
+on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up, OTHERS)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = UNORDERED);
     encode_signal(s->q[0], buffer, at(s->t[0], 5));
@@ -823,13 +756,12 @@ static void test_R18_unordered_work_does_not_end_before_a_value_that_work_behind
 
 /* Other code has passed a signal of our own, of work that is to end behind what waits for other code. The GPU is done
    with both. */
-static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed(void **state)
+on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed, .no_queue = true,
+              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
     static const gpusync_timeline_desc others = {.signalled_by_others = true};
-    stage *s = stage_of(state);
-    unsigned by, later;
-    for (by = 0; by <= LOOKERS; by++) { /* the last one: none but destroy */
-        for (later = 0; later < 2; later++) {
+    for (unsigned by = 0; by <= LOOKERS; by++) { /* the last one: none but destroy */
+        for (unsigned later = 0; later < 2; later++) {
             gpusync_timeline *timeline = timeline_from(s->device, &others);
             gpusync_queue *queue = NULL;
             note notes[2] = {0};
@@ -864,7 +796,7 @@ static void test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_tu
 
 /* What other code has brought is there for what waits for it, though work behind it in the queue is to signal the same
    value, or a lower one, and fails. The timeline fails in the turn of that work. */
-static void test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none(void **state)
+on_stage(test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none)
 {
     static const struct {
         uint64_t waits, signals;
@@ -872,16 +804,13 @@ static void test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_u
     } rows[] = {
         {1, 1, false, false}, {1, 1, true, false}, {2, 1, true, false}, {2, 1, true, true}, {1, 2, true, false},
     };
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         gpusync_timeline_desc desc = {.signalled_by_others = true, .order_only = rows[i].order_only};
         gpusync_timeline *timeline = timeline_from(s->device, &desc);
         void *behind = signalling(s->q[0], at(timeline, rows[i].signals));
         gpusync_ticket waits = commit(s->q[0], waiting(s->q[0], at(timeline, rows[i].waits)));
-        gpusync_ticket signals;
         if (rows[i].fails) softmetal_fail_as(behind, SOFTMETAL_PAGE_FAULT, NULL);
-        signals = commit(s->q[0], behind);
+        gpusync_ticket signals = commit(s->q[0], behind);
         other_code_signals(timeline, rows[i].waits);
         finish_all(s);
         assert_true(softmetal_settle_listeners(SECONDS(60)));
@@ -896,10 +825,10 @@ static void test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_u
 
 /* A signal of work that the GPU has ended, and that fails by what it waits for: its turn is behind work that is not
    over. What the event shows then is its value, and not reached. */
-static void test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_that_signals_it(void **state)
+on_stage_with(test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_that_signals_it, .queues = 4,
+              .timelines = 2)
 {
     static const gpusync_timeline_desc others = {.signalled_by_others = true};
-    stage *s = stage_of(state);
     gpusync_timeline *timeline = timeline_from(s->device, &others);
     void *first = signalling(s->q[3], at(s->t[0], 1)), *last = new_buffer(s->q[3]);
     void *fails = signalling(s->q[2], at(s->t[1], 1));
@@ -929,9 +858,8 @@ static void test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_tha
 }
 
 /* It has failed, and its turn to say so is yet to come. */
-static void test_R18_the_event_is_not_believed_past_own_work_that_has_failed(void **state)
+on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed, OTHERS)
 {
-    stage *s = stage_of(state);
     void *failing = metal_retain(signalling(s->q[0], at(s->t[0], 5)));
     uint64_t value = 0;
     softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
@@ -948,15 +876,14 @@ static void test_R18_the_event_is_not_believed_past_own_work_that_has_failed(voi
 }
 
 /* A's signal is believed while A waits for its turn; what was to be raised behind it is raised then. */
-static void test_R12_R18_a_value_behind_one_that_is_believed_is_raised(void **state)
+on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queues = 3, .timelines = 2,
+              .timeline = {.signalled_by_others = true, .order_only = true})
 {
-    stage *s = stage_of(state);
     void *waits = waiting(s->q[0], at(s->t[1], 1));
     void *brings = signalling(s->q[2], at(s->t[1], 1));
-    gpusync_ticket ticket;
     encode_signal(s->q[0], waits, at(s->t[0], 3));
     commit(s->q[2], brings);
-    ticket = commit(s->q[0], waits);
+    gpusync_ticket ticket = commit(s->q[0], waits);
     commit(s->q[1], signalling(s->q[1], at(s->t[0], 4))); /* held: 3 is sent, and not reached */
     assert_ok(gpusync_queue_cancel_held(s->q[1]));
     complete(brings);
@@ -970,9 +897,8 @@ static void test_R12_R18_a_value_behind_one_that_is_believed_is_raised(void **st
 
 /* Another process has signalled 7, and nothing of gpusync's has looked since: work that is encoded now neither signals
    below it, nor has the GPU wait for it. */
-static void test_R18_work_that_is_encoded_knows_what_the_event_shows(void **state)
+on_stage_with(test_R18_work_that_is_encoded_knows_what_the_event_shows, OTHERS)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
     other_code_signals(s->t[0], 7);
@@ -986,30 +912,25 @@ static void test_R18_work_that_is_encoded_knows_what_the_event_shows(void **stat
     assert_int_equal(value_of(s->t[0]), 10);
 }
 
-static void test_R18_the_event_is_not_read_where_no_other_code_signals(void **state)
+on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    uint64_t value;
     other_code_signals(s->t[0], 3);
     assert_int_equal(value_of(s->t[0]), 0);
     assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
-    value = softmetal_message_count("signaledValue");
+    uint64_t value = softmetal_message_count("signaledValue");
     assert_int_equal(value_of(s->t[0]), 0);
     assert_int_equal(softmetal_message_count("signaledValue"), value);
 }
 
-static void test_R18_an_imported_event_starts_where_it_stands(void **state)
+on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true})
 {
     static const uint64_t stands[] = {0, 7, GPUSYNC_MAX_VALUE, GPUSYNC_MAX_VALUE + 1, UINT64_MAX - 1, UINT64_MAX};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(stands); i++) {
+    for (size_t i = 0; i < LENGTH(stands); i++) {
         void *event = metal_shared_event_new(s->metal_device);
         gpusync_timeline_desc desc = {.initial_value = UINT64_MAX, .shared_event = event};
-        gpusync_timeline *timeline;
         uint64_t base = 5;
         if (stands[i]) metal_event_signal(event, stands[i]);
-        timeline = timeline_from(s->device, &desc);
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
         assert_ptr_equal(gpusync_timeline_metal(timeline, &base), event);
         assert_int_equal(base, 0);
         if (stands[i] == UINT64_MAX) assert_failed_at(timeline, GPUSYNC_ERROR_EXECUTION, 0);
@@ -1021,16 +942,14 @@ static void test_R18_an_imported_event_starts_where_it_stands(void **state)
 }
 
 /* ... whose event is not read any more. */
-static void test_R18_the_value_of_failure_on_the_event_fails_the_timeline(void **state)
+on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline, OTHERS)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(new_buffer(s->q[0])));
-    uint64_t reads;
     other_code_signals(s->t[0], 3);
     assert_int_equal(value_of(s->t[0]), 3);
     other_code_signals(s->t[0], UINT64_MAX);
     assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 3);
-    reads = softmetal_message_count("signaledValue");
+    uint64_t reads = softmetal_message_count("signaledValue");
     assert_failed_at(s->t[0], GPUSYNC_ERROR_EXECUTION, 3);
     assert_ok(gpusync_timeline_wait(s->t[0], 3, 0, NULL));
     assert_result(gpusync_timeline_wait(s->t[0], 4, 0, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -1039,9 +958,8 @@ static void test_R18_the_value_of_failure_on_the_event_fails_the_timeline(void *
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
 }
 
-static void test_R18_the_listener_ends_waits_callbacks_and_held_work(void **state)
+on_stage_with(test_R18_the_listener_ends_waits_callbacks_and_held_work, OTHERS)
 {
-    stage *s = stage_of(state);
     gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), .flags = HOST_SYNC);
     note notes[3] = {0};
     job j = {0};
@@ -1066,17 +984,12 @@ static void test_R18_the_listener_ends_waits_callbacks_and_held_work(void **stat
 }
 
 /* Metal ends the process, on some systems, when too many blocks wait for one event. */
-static void test_R18_blocks_of_listeners_do_not_pile_up(void **state)
+on_stage_with(test_R18_blocks_of_listeners_do_not_pile_up, OTHERS)
 {
-    stage *s = stage_of(state);
-    softmetal_quirks quirks;
     note n = {0};
-    uint64_t i;
-    softmetal_get_quirks(&quirks);
-    quirks.refused_listeners = true;
-    softmetal_set_quirks(&quirks);
+    set_quirks(.refused_listeners = true);
     on_done(at(s->t[0], 100000), &n); /* never comes */
-    for (i = 1; i <= 300; i++) {
+    for (uint64_t i = 1; i <= 300; i++) {
         assert_result(gpusync_timeline_wait(s->t[0], i, 1, NULL), GPUSYNC_TIMEOUT);
         assert_result(gpusync_timeline_wait(s->t[0], 50000, 1, NULL), GPUSYNC_TIMEOUT);
         other_code_signals(s->t[0], i);
@@ -1090,33 +1003,27 @@ static void test_R18_blocks_of_listeners_do_not_pile_up(void **state)
 }
 
 /* Each lower value needs a block of its own; beyond some gpusync asks for none, and looks find the values. */
-static void test_R18_blocks_for_falling_values_do_not_pile_up(void **state)
+on_stage_with(test_R18_blocks_for_falling_values_do_not_pile_up, .no_queue = true, .timelines = 1,
+              .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
     static note notes[300];
-    softmetal_quirks quirks;
-    unsigned i;
-    softmetal_get_quirks(&quirks);
-    quirks.refused_listeners = true; /* the 101st ends the process */
-    softmetal_set_quirks(&quirks);
+    set_quirks(.refused_listeners = true); /* the 101st ends the process */
     memset(notes, 0, sizeof notes);
-    for (i = 0; i < LENGTH(notes); i++) on_done(at(s->t[0], 1000 - i), &notes[i]);
+    for (unsigned i = 0; i < LENGTH(notes); i++) on_done(at(s->t[0], 1000 - i), &notes[i]);
     assert_true(softmetal_live("block") < 100);
     other_code_signals(s->t[0], 1000);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
-    for (i = 0; i < LENGTH(notes); i++) assert_noted(&notes[i], GPUSYNC_OK);
+    for (unsigned i = 0; i < LENGTH(notes); i++) assert_noted(&notes[i], GPUSYNC_OK);
 }
 
 /* A listener that is asked for a value which the event shows already tells at once. While the value is not believed,
    for work of our own is to signal a lower one, that would never end. */
-static void test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows(void **state)
+on_stage_with(test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows, OTHERS)
 {
-    stage *s = stage_of(state);
     note n = {0};
-    uint64_t asked;
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
     other_code_signals(s->t[0], 5);
-    asked = softmetal_message_count("notifyListener:atValue:block:");
+    uint64_t asked = softmetal_message_count("notifyListener:atValue:block:");
     on_done(at(s->t[0], 5), &n);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     assert_in_range(softmetal_message_count("notifyListener:atValue:block:") - asked, 0, 1);
@@ -1129,27 +1036,20 @@ typedef enum deafness { TO_THE_HOST, TO_EVERYTHING, TO_THE_PAST, DEAFNESSES } de
 
 static void set_deaf(deafness kind)
 {
-    softmetal_quirks quirks;
-    softmetal_get_quirks(&quirks);
-    quirks.deaf_listeners = kind == TO_THE_HOST;
-    quirks.deaf_to_everything = kind == TO_EVERYTHING;
-    quirks.deaf_to_the_past = kind == TO_THE_PAST;
-    softmetal_set_quirks(&quirks);
+    set_quirks(.deaf_listeners = kind == TO_THE_HOST, .deaf_to_everything = kind == TO_EVERYTHING,
+               .deaf_to_the_past = kind == TO_THE_PAST);
 }
 
 /* K9: no listener tells of what other code has set; whichever call looks finds it. */
-static void test_R18_a_deaf_listener_costs_a_look(void **state)
+on_stage_with(test_R18_a_deaf_listener_costs_a_look, OTHERS, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
-    stage *s = stage_of(state);
-    unsigned deaf, by;
     uint64_t value = 0;
-    for (deaf = 0; deaf < DEAFNESSES; deaf++) {
+    for (unsigned deaf = 0; deaf < DEAFNESSES; deaf++) {
         set_deaf((deafness)deaf);
-        for (by = 0; by < LOOKERS; by++) {
-            gpusync_ticket held;
+        for (unsigned by = 0; by < LOOKERS; by++) {
             note n = {0};
             value++;
-            held = SUBMIT(s->q[0], WAITS(at(s->t[0], value)), .flags = HOST_SYNC);
+            gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], value)), .flags = HOST_SYNC);
             on_done(at(s->t[0], value), &n);
             other_code_signals(s->t[0], value);
             if (by == A_WAIT) assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
@@ -1165,15 +1065,13 @@ static void test_R18_a_deaf_listener_costs_a_look(void **state)
 }
 
 /* A system without listeners: values of other code are found by looks, and by nothing else. */
-static void test_R18_without_a_listener_looks_find_the_values(void **state)
+on_stage(test_R18_without_a_listener_looks_find_the_values)
 {
     static const gpusync_timeline_desc others = {.signalled_by_others = true};
-    stage *s = stage_of(state);
-    gpusync_ticket held;
     note n = {0};
     softmetal_hide_class("MTLSharedEventListener");
     s->t[0] = timeline_from(s->device, &others);
-    held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
     on_done(at(s->t[0], 1), &n);
     other_code_signals(s->t[0], 1);
     assert_int_equal(softmetal_live("block"), 0);
@@ -1186,22 +1084,19 @@ static void test_R18_without_a_listener_looks_find_the_values(void **state)
 
 /* -- the pool of events ------------------------------------------------------------------------------------------- */
 
-static void test_S7_an_event_is_used_again_and_no_value_of_its_past_counts(void **state)
+on_stage_with(test_S7_an_event_is_used_again_and_no_value_of_its_past_counts, .queues = 2)
 {
     static const uint64_t initial[] = {0, 3, 0, 500, 2, 0};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(initial); i++) {
+    for (size_t i = 0; i < LENGTH(initial); i++) {
         gpusync_timeline_desc desc = {.initial_value = initial[i]};
         gpusync_timeline *timeline = timeline_from(s->device, &desc);
         void *consumer = waiting(s->q[1], at(timeline, initial[i] + 2));
-        gpusync_ticket ticket;
         assert_int_equal(softmetal_live("shared_event"), 1);
         assert_int_equal(value_of(timeline), initial[i]);
         assert_result(gpusync_timeline_wait(timeline, initial[i] + 1, 0, NULL), GPUSYNC_TIMEOUT);
         signal_value(timeline, initial[i] + 1);
         commit(s->q[0], signalling(s->q[0], at(timeline, initial[i] + 2)));
-        ticket = commit(s->q[1], consumer);
+        gpusync_ticket ticket = commit(s->q[1], consumer);
         assert_true(is_sent(consumer));
         assert_false(finish_next(s->q[1])); /* the GPU sees no value of the event's past as the one that it waits for */
         finish_all(s);
@@ -1213,16 +1108,14 @@ static void test_S7_an_event_is_used_again_and_no_value_of_its_past_counts(void 
     assert_in_range(softmetal_message_count("newSharedEvent"), 1, 2); /* 500 is above what the first one shows */
 }
 
-static void test_S7_a_base_is_told_and_two_timelines_never_share_an_event(void **state)
+on_stage(test_S7_a_base_is_told_and_two_timelines_never_share_an_event)
 {
-    stage *s = stage_of(state);
     gpusync_timeline *timeline = new_timeline(s->device);
-    gpusync_timeline *other;
     uint64_t base = 99;
     signal_value(timeline, 4);
     assert_ok(gpusync_timeline_destroy(timeline));
     timeline = new_timeline(s->device);
-    other = new_timeline(s->device);
+    gpusync_timeline *other = new_timeline(s->device);
     assert_int_equal(softmetal_live("shared_event"), 2);
     signal_value(other, 1);
     assert_int_equal(value_of(timeline), 0);
@@ -1236,11 +1129,9 @@ static void test_S7_a_base_is_told_and_two_timelines_never_share_an_event(void *
 
 typedef enum reason_to_drop { HANDED_OUT, FAILED, USED_UP, OTHERS_SIGNAL, IMPORTED, REASONS } reason_to_drop;
 
-static void test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_used_again(void **state)
+on_stage(test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_used_again)
 {
-    stage *s = stage_of(state);
-    unsigned reason;
-    for (reason = 0; reason < REASONS; reason++) {
+    for (unsigned reason = 0; reason < REASONS; reason++) {
         void *event = reason == IMPORTED ? metal_shared_event_new(s->metal_device) : NULL;
         gpusync_timeline_desc desc = {.shared_event = event, .signalled_by_others = reason == OTHERS_SIGNAL};
         gpusync_timeline *timeline = timeline_from(s->device, &desc);
@@ -1255,53 +1146,46 @@ static void test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_
 }
 
 /* A signal that is still to come would count for the next timeline over the event. */
-static void test_S7_an_event_with_a_signal_on_its_way_is_not_used_again(void **state)
+on_stage_with(test_S7_an_event_with_a_signal_on_its_way_is_not_used_again, .queues = 2)
 {
-    stage *s = stage_of(state);
     gpusync_timeline *timeline = new_timeline(s->device);
     void *buffer = signalling(s->q[0], at(timeline, 5));
-    void *held;
-    gpusync_ticket ticket;
     commit(s->q[0], buffer);
     assert_ok(gpusync_timeline_destroy(timeline));
     timeline = new_timeline(s->device);
-    held = waiting(s->q[1], at(timeline, 1));
+    void *held = waiting(s->q[1], at(timeline, 1));
     commit(s->q[1], held);
     finish_all(s);
     assert_int_equal(value_of(timeline), 0);
     assert_false(is_sent(held));
     signal_value(timeline, 1);
     finish_all(s);
-    ticket = commit_new(s->q[1]);
+    gpusync_ticket ticket = commit_new(s->q[1]);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[1], ticket, NULL));
     assert_ok(gpusync_timeline_destroy(timeline));
 }
 
-static void test_S7_a_bounded_number_of_events_is_kept(void **state)
+on_stage(test_S7_a_bounded_number_of_events_is_kept)
 {
     enum { TIMELINES = 100 };
-    stage *s = stage_of(state);
     gpusync_timeline *timelines[TIMELINES];
-    int round, i;
-    for (round = 0; round < 2; round++) {
-        for (i = 0; i < TIMELINES; i++) {
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < TIMELINES; i++) {
             gpusync_timeline_desc desc = {.initial_value = (uint64_t)i};
             timelines[i] = timeline_from(s->device, &desc);
         }
-        for (i = 0; i < TIMELINES; i++) assert_int_equal(value_of(timelines[i]), i);
-        for (i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
+        for (int i = 0; i < TIMELINES; i++) assert_int_equal(value_of(timelines[i]), i);
+        for (int i = 0; i < TIMELINES; i++) assert_ok(gpusync_timeline_destroy(timelines[i]));
         assert_in_range(softmetal_live("shared_event"), 1, 32);
     }
 }
 
 /* However high an event of the pool stands, GPUSYNC_MAX_VALUE of the next timeline is below UINT64_MAX on it. */
-static void test_S7_no_value_wraps_around_on_an_event_that_stands_high(void **state)
+on_stage(test_S7_no_value_wraps_around_on_an_event_that_stands_high)
 {
     static const uint64_t stands[] = {GPUSYNC_MAX_VALUE / 2, GPUSYNC_MAX_VALUE / 2 + 1, GPUSYNC_MAX_VALUE - 2};
-    stage *s = stage_of(state);
-    size_t i;
-    for (i = 0; i < LENGTH(stands); i++) {
+    for (size_t i = 0; i < LENGTH(stands); i++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         uint64_t base = 0;
         signal_value(timeline, stands[i]);
@@ -1314,72 +1198,4 @@ static void test_S7_no_value_wraps_around_on_an_event_that_stands_high(void **st
         assert_true(base <= UINT64_MAX - 1 - GPUSYNC_MAX_VALUE);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_stage(test_S7_a_timeline_starts_at_its_initial_value),
-        on_stage(test_S5_a_timeline_that_cannot_be_made_leaves_nothing),
-        cmocka_unit_test(test_S5_calls_without_a_timeline_are_refused),
-        on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent, .queues = 2),
-        on_stage(test_R3_the_host_lets_work_go_that_signals_the_same_timeline),
-        on_stage_with(test_R3_the_host_goes_on_from_a_value_that_it_was_told_of, OTHERS),
-        on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back, .queues = 2,
-                      .timelines = 1),
-        on_stage_with(test_S7_the_host_writes_no_higher_value_before_a_lower_one_that_is_on_its_way, .timelines = 1),
-        on_stage_with(test_S5_a_thread_is_woken_before_metal_is_told_of_the_value, .timelines = 1),
-        on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1),
-        on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines = 1),
-        on_stage(test_R13_the_result_of_a_failure),
-        on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1),
-        on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_is_not_written, .queues = 2),
-        on_stage(test_R13_the_event_of_a_failed_timeline_is_failed_again_behind_a_late_signal),
-        on_stage(test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way),
-        on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2),
-        on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline, .queues = 3, ORDER),
-        cmocka_unit_test(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower_ones_of_sent_work),
-        on_stage_with(test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held, .queues = 3,
-                      .timelines = 2, .timeline = {.order_only = true}),
-        on_stage_with(test_R12_until_raised_the_value_of_failed_work_counts_as_sent, .queues = 3),
-        on_stage_with(test_R12_an_imported_event_is_raised_too, .timeline = {.order_only = true}),
-        on_stage_with(test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_metal_has, .timelines = 3,
-                      .timeline = {.order_only = true}),
-        on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline, ORDER,
-                      .queue = {.sticky_failure = true}),
-        on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go, .queues = 3,
-                      ORDER, .queue = {.sticky_failure = true}),
-        on_stage_with(test_R18_the_event_counts_below_the_lowest_own_signal_that_is_sent, OTHERS),
-        on_stage_with(test_R18_a_value_that_was_not_believed_comes_with_the_end_of_the_own_work, OTHERS),
-        on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed, .queues = 4,
-                      .timelines = 2, .timeline = {.signalled_by_others = true}),
-        on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up, OTHERS),
-        on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed,
-                      .no_queue = true, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        on_stage(test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none),
-        on_stage_with(test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_that_signals_it, .queues = 4,
-                      .timelines = 2),
-        on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed, OTHERS),
-        on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queues = 3, .timelines = 2,
-                      .timeline = {.signalled_by_others = true, .order_only = true}),
-        on_stage_with(test_R18_work_that_is_encoded_knows_what_the_event_shows, OTHERS),
-        on_stage_with(test_R18_the_event_is_not_read_where_no_other_code_signals, .timelines = 1),
-        on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.signalled_by_others = true}),
-        on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline, OTHERS),
-        on_stage_with(test_R18_the_listener_ends_waits_callbacks_and_held_work, OTHERS),
-        on_stage_with(test_R18_blocks_of_listeners_do_not_pile_up, OTHERS),
-        on_stage_with(test_R18_blocks_for_falling_values_do_not_pile_up, .no_queue = true, .timelines = 1,
-                      .timeline = {.signalled_by_others = true}),
-        on_stage_with(test_R18_a_listener_is_not_asked_for_a_value_that_the_event_shows, OTHERS),
-        on_stage_with(test_R18_a_deaf_listener_costs_a_look, OTHERS,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        on_stage(test_R18_without_a_listener_looks_find_the_values),
-        on_stage_with(test_S7_an_event_is_used_again_and_no_value_of_its_past_counts, .queues = 2),
-        on_stage(test_S7_a_base_is_told_and_two_timelines_never_share_an_event),
-        on_stage(test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_used_again),
-        on_stage_with(test_S7_an_event_with_a_signal_on_its_way_is_not_used_again, .queues = 2),
-        on_stage(test_S7_a_bounded_number_of_events_is_kept),
-        on_stage(test_S7_no_value_wraps_around_on_an_event_that_stands_high),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -250,7 +250,6 @@ static stage *spinning;
 /* Work ends in the second yield of a spin. */
 static void yield_and_end(void *user)
 {
-    (void)user;
     if (spinning && ++yields == 2)
         finish_next(spinning->q[0]);
 }
@@ -311,8 +310,6 @@ static void waits_for_several_points(stage *s)
 static void wait_inside(void *user, gpusync_result result, const gpusync_error *error)
 {
     stage *s = (stage *)user;
-    (void)result;
-    (void)error;
     assert_result(gpusync_wait(s->q[0], 2, SECONDS(1), NULL), GPUSYNC_ERROR_WOULD_DEADLOCK);
 }
 
@@ -327,9 +324,6 @@ static void a_wait_in_a_callback(stage *s)
 
 static void ignore(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
 }
 
 /* Those of a destroy run in it. A release is no callback. */
@@ -455,18 +449,18 @@ static const gpusync_hooks trace_hooks = {
 };
 
 #define TRACED .device = {.hooks = &trace_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL}
+#define ON_TRACE(test) on_stage_with(test, .queues = 2, .timelines = 2, TRACED)
 
 /* A timeline view in an engine draws these: each situation has its events, with their fields, and no others. */
-static void test_S10_events_of_each_situation(void **state)
+without_stage(test_S10_events_of_each_situation)
 {
     bool good = true;
-    (void)state;
     for (size_t i = 0; i < LENGTH(rows); i++) {
         const stage_desc desc = {.queues = 2, .timelines = 2, TRACED};
-        stage s, all;
+        stage s;
         stage_open(&s, &desc);
-        all = s; /* what the row destroys, too */
-        begin_trace(&s);
+        stage all = s; /* what the row destroys, too */
+              begin_trace(&s);
         rows[i].play(&s);
         good &= same_events(rows[i].name, rows[i].events, &all);
         finish_all(&s);
@@ -477,9 +471,8 @@ static void test_S10_events_of_each_situation(void **state)
 }
 
 /* On a queue of Metal 4 each commit is a submission. */
-static void test_S10_events_of_Metal_4(void **state)
+on_stage_with(test_S10_events_of_Metal_4, .timelines = 1, .metal4 = true, TRACED)
 {
-    stage *s = stage_of(state);
     begin_trace(s);
     assert_ok(gpusync_commit(s->q[0], new_buffer(s->q[0]), NULL));
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)));
@@ -500,12 +493,10 @@ static double gpu_seconds(void)
 }
 
 /* A GPU track beside the CPU's: the times of a ticket are those that gpusync_poll has, none where it has none. */
-static void test_S10_times_of_the_GPU(void **state)
+ON_TRACE(test_S10_times_of_the_GPU)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_times times;
-    const gpusync_trace_event *e;
     softmetal_set_gpu_clock(gpu_seconds);
     begin_trace(s);
     commit(s->q[0], buffer);
@@ -516,7 +507,7 @@ static void test_S10_times_of_the_GPU(void **state)
     pass(MS(4));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], 1, &times));
-    e = event_of(GPUSYNC_TRACE_COMPLETED, 0);
+    const gpusync_trace_event *e = event_of(GPUSYNC_TRACE_COMPLETED, 0);
     assert_true(times.gpu_end_s > 0 && e->gpu_start_s == times.gpu_start_s && e->gpu_end_s == times.gpu_end_s);
     assert_ok(gpusync_queue_cancel_held(s->q[0])); /* it never ran */
     e = event_of(GPUSYNC_TRACE_COMPLETED, 1);
@@ -526,7 +517,7 @@ static void test_S10_times_of_the_GPU(void **state)
 }
 
 /* Each event has its own time. Values pass as their work ends; work that never ran ends when it is given up. */
-static void test_S10_times_are_of_the_clock(void **state)
+ON_TRACE(test_S10_times_are_of_the_clock)
 {
     static const struct {
         gpusync_trace_kind kind;
@@ -538,10 +529,8 @@ static void test_S10_times_are_of_the_clock(void **state)
         {GPUSYNC_TRACE_SIGNAL, 2, 7000},     {GPUSYNC_TRACE_COMPLETED, 1, 15000}, {GPUSYNC_TRACE_WAIT_BEGIN, 0, 15000},
         {GPUSYNC_TRACE_WAIT_END, 0, 31000},  {GPUSYNC_TRACE_CALLBACK, 0, 63000},
     };
-    stage *s = stage_of(state);
-    uint64_t begin;
     begin_trace(s);
-    begin = gpusync_now_ns();
+    uint64_t begin = gpusync_now_ns();
     pass(1000);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)));
     SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(new_buffer(s->q[1])));
@@ -561,9 +550,8 @@ static void test_S10_times_are_of_the_clock(void **state)
 
 /* A queue's tickets, one after the other: the last command buffer is over first, and its ticket ends behind the others
    (sentence 3), by the times, too; whether a look finds all of them, or the handlers come. */
-static void test_S10_ends_come_in_the_order_of_tickets(void **state)
+ON_TRACE(test_S10_ends_come_in_the_order_of_tickets)
 {
-    stage *s = stage_of(state);
     for (unsigned handlers = 0; handlers < 2; handlers++) {
         void *buffers[6];
         begin_trace(s);
@@ -589,23 +577,20 @@ static void test_S10_ends_come_in_the_order_of_tickets(void **state)
 
 static void expect_event(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)error;
     assert_int_equal(count_of(GPUSYNC_TRACE_CALLBACK), *(const unsigned *)user);
     assert_ok(result);
 }
 
 static void expect_begin(void *argument, unsigned park)
 {
-    (void)argument;
     assert_int_equal(park, 1);
     assert_int_equal(count_of(GPUSYNC_TRACE_WAIT_BEGIN), 1);
     assert_int_equal(count_of(GPUSYNC_TRACE_WAIT_END), 0);
 }
 
 /* Spans are drawn while they last: a callback's event comes before it runs, a wait's before it sleeps. */
-static void test_S10_what_begins_is_told_before(void **state)
+ON_TRACE(test_S10_what_begins_is_told_before)
 {
-    stage *s = stage_of(state);
     const unsigned nth[] = {1, 2};
     begin_trace(s);
     assert_ok(gpusync_on_done(at(s->t[0], 1), expect_event, (void *)(uintptr_t)&nth[0]));
@@ -621,15 +606,13 @@ static void test_S10_what_begins_is_told_before(void **state)
 
 static void count(void *user, const gpusync_trace_event *event)
 {
-    (void)event;
     COUNT((unsigned *)user);
 }
 
 /* A debugger's menu switches the trace on, to another view, and off: each function gets what happens while it is
    set. */
-static void test_S10_a_trace_is_set_and_unset(void **state)
+ON_TRACE(test_S10_a_trace_is_set_and_unset)
 {
-    stage *s = stage_of(state);
     unsigned first = 0, second = 0;
     signal_value(s->t[0], 1);
     assert_ok(gpusync_device_set_trace(s->device, count, &first));
@@ -655,15 +638,12 @@ static void test_S10_a_trace_is_set_and_unset(void **state)
 static void set_inside(void *user, gpusync_result result, const gpusync_error *error)
 {
     stage *s = (stage *)user;
-    (void)result;
-    (void)error;
     assert_result(gpusync_device_set_trace(s->device, NULL, NULL), GPUSYNC_ERROR_WOULD_DEADLOCK);
 }
 
 /* In a callback it would wait for itself: refused, and the function that was set is called as before. */
-static void test_S10_a_trace_is_not_set_in_a_callback(void **state)
+ON_TRACE(test_S10_a_trace_is_not_set_in_a_callback)
 {
-    stage *s = stage_of(state);
     begin_trace(s);
     assert_ok(gpusync_on_done(at(s->t[0], 1), set_inside, s));
     signal_value(s->t[0], 1);
@@ -685,19 +665,17 @@ static void stay(void *user, const gpusync_trace_event *event)
 
 /* A handler has begun and is in the trace's function: for a second the call waits for it, then nothing has changed.
    When the handler has gone, the trace ends at once, and with OK the function is not called any more. */
-static void test_S10_a_trace_is_not_unset_under_a_handler(void **state)
+ON_TRACE(test_S10_a_trace_is_not_unset_under_a_handler)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     unsigned calls = 0, other = 0;
-    uint64_t begun;
     gate_init(&door, 2);
     assert_ok(gpusync_device_set_trace(s->device, stay, &calls));
     commit(s->q[0], buffer);
     softmetal_complete(buffer);
     softmetal_begin_handler(buffer, 0);
     gate_wait(&door);
-    begun = gpusync_now_ns();
+    uint64_t begun = gpusync_now_ns();
     assert_result(gpusync_device_set_trace(s->device, count, &other), GPUSYNC_ERROR_IN_USE);
     assert_in_range(gpusync_now_ns() - begun, SECONDS(1), SECONDS(1) + MS(2));
     signal_value(s->t[0], 1);
@@ -716,9 +694,6 @@ static void test_S10_a_trace_is_not_unset_under_a_handler(void **state)
 
 static void stay_in_callback(void *user, gpusync_result result, const gpusync_error *error)
 {
-    (void)user;
-    (void)result;
-    (void)error;
     gate_wait(&door);
     gate_wait(&door);
 }
@@ -729,9 +704,8 @@ static gpusync_result run_all_callbacks(void *device)
 }
 
 /* A call of another thread runs a callback: it may be about to trace. */
-static void test_S10_a_trace_is_not_unset_under_a_call(void **state)
+ON_TRACE(test_S10_a_trace_is_not_unset_under_a_call)
 {
-    stage *s = stage_of(state);
     job j = {0};
     unsigned calls = 0;
     gate_init(&door, 2);
@@ -750,9 +724,8 @@ static void test_S10_a_trace_is_not_unset_under_a_call(void **state)
 }
 
 /* What is in flight is to end first: the call says IN_USE, and no handler meets half a trace. */
-static void test_S10_a_trace_is_not_set_with_work_in_flight(void **state)
+ON_TRACE(test_S10_a_trace_is_not_set_with_work_in_flight)
 {
-    stage *s = stage_of(state);
     unsigned calls = 0;
     commit_new(s->q[0]);
     assert_result(gpusync_device_set_trace(s->device, count, &calls), GPUSYNC_ERROR_IN_USE);
@@ -798,7 +771,6 @@ static gpusync_result use_everything(void *argument)
 static void let_another_thread_in(void *user, const gpusync_trace_event *event)
 {
     job j = {0};
-    (void)user;
     if (GET(&look.inside) || COUNT(&look.calls[event->kind])) /* of its own; the first of each kind is enough */
         return;
     PUT(&look.inside, true);
@@ -808,9 +780,8 @@ static void let_another_thread_in(void *user, const gpusync_trace_event *event)
     PUT(&look.inside, false);
 }
 
-static void test_S10_no_lock_is_held_in_a_trace(void **state)
+ON_TRACE(test_S10_no_lock_is_held_in_a_trace)
 {
-    stage *s = stage_of(state);
     memset(&look, 0, sizeof look);
     look.s = s;
     assert_ok(gpusync_device_set_trace(s->device, let_another_thread_in, NULL));
@@ -837,7 +808,6 @@ static struct {
 
 static void count_kinds(void *user, const gpusync_trace_event *event)
 {
-    (void)user;
     check_fields(event);
     COUNT(&busy.kind[event->kind]);
     if (event->kind == GPUSYNC_TRACE_WAIT_END)
@@ -871,9 +841,9 @@ static void *work_hard(void *argument)
 }
 
 /* Trace and counts are two views of one thing: they agree, to the last event. */
-static void test_S10_a_trace_of_threads_agrees_with_the_counts(void **state)
+on_stage_with(test_S10_a_trace_of_threads_agrees_with_the_counts, .queues = 4, .real = true,
+              .device = {.hooks = &patient_hooks})
 {
-    stage *s = stage_of(state);
     pthread_t threads[4];
     gpusync_stats stats;
     memset(&busy, 0, sizeof busy);
@@ -905,7 +875,6 @@ static void test_S10_a_trace_of_threads_agrees_with_the_counts(void **state)
 
 static void end_in_commit(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
     if (phase != SOFTMETAL_AFTER || strcmp(selector, "commit") != 0)
         return;
     pass(MS(1));
@@ -916,9 +885,8 @@ static void end_in_commit(void *user, softmetal_phase phase, void *object, const
 /* A quick GPU ends the work before the call that commits it has returned. Events may arrive in another order, but by
    their times a ticket is committed, or issued, then ended: a viewer that sorts by time draws no span with a negative
    length. */
-static void test_S10_by_the_times_a_ticket_is_sent_before_it_ends(void **state)
+ON_TRACE(test_S10_by_the_times_a_ticket_is_sent_before_it_ends)
 {
-    stage *s = stage_of(state);
     begin_trace(s);
     softmetal_set_message_hook(end_in_commit, NULL);
     commit_new(s->q[0]);
@@ -940,41 +908,13 @@ static const gpusync_hooks slow_hooks = {.yield = yield_and_end, .park = park_an
 
 /* A ticket ends, and a sleeper is woken: the time of COMPLETED is that of the end, and not the one behind the unparks.
    Else a viewer shows a wait that is over before its ticket is. */
-static void test_S10_the_time_of_an_end_is_before_its_waits_return(void **state)
+on_stage_with(test_S10_the_time_of_an_end_is_before_its_waits_return, .queues = 2, .device = {.hooks = &slow_hooks})
 {
-    stage *s = stage_of(state);
-    uint64_t begun;
     begin_trace(s);
     commit_new(s->q[0]);
-    begun = gpusync_now_ns();
+    uint64_t begun = gpusync_now_ns();
     while_parked(finish_in_park, s->q[0]);
     assert_ok(gpusync_wait(s->q[0], 1, SECONDS(1), NULL));
     while_parked(NULL, NULL);
     assert_int_equal(event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns, begun);
-}
-
-#define ON_TRACE(test) on_stage_with(test, .queues = 2, .timelines = 2, TRACED)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_S10_events_of_each_situation),
-        on_stage_with(test_S10_events_of_Metal_4, .timelines = 1, .metal4 = true, TRACED),
-        ON_TRACE(test_S10_times_of_the_GPU),
-        ON_TRACE(test_S10_times_are_of_the_clock),
-        ON_TRACE(test_S10_ends_come_in_the_order_of_tickets),
-        ON_TRACE(test_S10_what_begins_is_told_before),
-        ON_TRACE(test_S10_a_trace_is_set_and_unset),
-        ON_TRACE(test_S10_a_trace_is_not_set_in_a_callback),
-        ON_TRACE(test_S10_a_trace_is_not_unset_under_a_handler),
-        ON_TRACE(test_S10_a_trace_is_not_unset_under_a_call),
-        ON_TRACE(test_S10_a_trace_is_not_set_with_work_in_flight),
-        ON_TRACE(test_S10_no_lock_is_held_in_a_trace),
-        ON_TRACE(test_S10_by_the_times_a_ticket_is_sent_before_it_ends),
-        on_stage_with(test_S10_the_time_of_an_end_is_before_its_waits_return, .queues = 2,
-                      .device = {.hooks = &slow_hooks}),
-        on_stage_with(test_S10_a_trace_of_threads_agrees_with_the_counts, .queues = 4, .real = true,
-                      .device = {.hooks = &patient_hooks}),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

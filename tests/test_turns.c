@@ -38,7 +38,6 @@ static bool has_ticket(void *ticket)
 
 static void close_plainly(void *unused)
 {
-    (void)unused;
     close_stage();
 }
 
@@ -47,7 +46,6 @@ static void close_plainly(void *unused)
 /* Two tickets, the second of which fails. The handler, the polls and a look of the wait may each end them. */
 static void commit_two(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++)
         tickets[i] = submit_buffer(stage.q[0], buffers[i], NULL, NULL, &outcomes[i], 0);
     turns_expect(wait_for_ever(stage.q[0], tickets[1]), GPUSYNC_ERROR_EXECUTION);
@@ -69,7 +67,6 @@ static bool poll_one(int i)
 
 static void poll_two(void *unused)
 {
-    (void)unused;
     turns_until(has_ticket, &tickets[0]);
     for (int round = 0; round < 2; round++)
         for (int i = 1; i >= 0; i--)
@@ -81,7 +78,6 @@ static void poll_two(void *unused)
 
 static void set_up_end(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     for (int i = 0; i < 2; i++)
         buffers[i] = make_buffer(stage.q[0]);
@@ -94,7 +90,6 @@ static void set_up_end(void *unused)
 
 static void tear_down_end(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         turns_expect(outcomes[i].calls, 1);
         turns_expect(outcomes[i].result, of_two[i]);
@@ -104,10 +99,9 @@ static void tear_down_end(void *unused)
     close_stage();
 }
 
-static void test_S4_a_ticket_that_three_may_end_ends_once(void **state)
+without_stage(test_S4_a_ticket_that_three_may_end_ends_once)
 {
     const turns_race race = {.name = "end", .setup = set_up_end, .teardown = tear_down_end};
-    (void)state;
     run_race(&race, 1, 200, 1);
 }
 
@@ -120,7 +114,6 @@ static void signal_one(void *number)
    would meet another sleeper. */
 static void sleep_for_both(void *unused)
 {
-    (void)unused;
     for (uint64_t value = 1; value <= 2; value++) {
         const gpusync_point both[2] = {gpusync_at_value(stage.t[0], value), gpusync_at_value(stage.t[1], value)};
         size_t which = 9;
@@ -141,7 +134,6 @@ static void signal_twice(void *number)
 
 static void set_up_wakers(void *unused)
 {
-    (void)unused;
     begin(0, 2);
     turns_add("sleeps", sleep_for_both, NULL);
     turns_add("one", signal_twice, &numbers[0]);
@@ -151,20 +143,17 @@ static void set_up_wakers(void *unused)
 /* A park may end early for no reason: then the sleeper is awake while a waker is about to unpark it, and another one. */
 static void sleep_beside(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_timeline_wait(stage.t[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
 }
 
 static void sleep_for_all(void *unused)
 {
     const gpusync_point both[2] = {gpusync_at_value(stage.t[0], 1), gpusync_at_value(stage.t[1], 1)};
-    (void)unused;
     turns_expect(gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, NULL), GPUSYNC_OK);
 }
 
 static void set_up_early(void *unused)
 {
-    (void)unused;
     begin(0, 2);
     turns_add("sleeps beside", sleep_beside, NULL);
     turns_add("sleeps", sleep_for_all, NULL);
@@ -173,13 +162,12 @@ static void set_up_early(void *unused)
     stage.early_parks = 1;
 }
 
-static void test_R23_a_sleeper_with_two_wakers_is_woken(void **state)
+without_stage(test_R23_a_sleeper_with_two_wakers_is_woken)
 {
     const turns_race races[] = {
         {.name = "wakers", .setup = set_up_wakers, .teardown = close_plainly},
         {.name = "wakers and early parks", .setup = set_up_early, .teardown = close_plainly},
     };
-    (void)state;
     for (size_t i = 0; i < 2; i++)
         run_race(&races[i], 1, 1000, i == 0 ? 3 : 0);
 }
@@ -191,7 +179,6 @@ static uint64_t ended_ns;
 /* By itself time moves only with the looks at the clock. */
 static void let_time_pass(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         turns_point("time passes");
         turns.now += LIMIT / 2;
@@ -208,7 +195,6 @@ static void check_limited(gpusync_result result, uint64_t begun)
 static void wait_for_ticket_with_limit(void *unused)
 {
     uint64_t begun = gpusync_now_ns();
-    (void)unused;
     check_limited(gpusync_wait(stage.q[0], tickets[0], LIMIT, NULL), begun);
     turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
 }
@@ -221,7 +207,6 @@ static void hesitate(void)
 
 static void end_first(void *unused)
 {
-    (void)unused;
     hesitate();
     softmetal_complete(buffers[0]);
     ended_ns = gpusync_now_ns();
@@ -231,7 +216,6 @@ static void end_first(void *unused)
 
 static void set_up_ticket_limit(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     ended_ns = 0;
     buffers[0] = make_buffer(stage.q[0]);
@@ -244,14 +228,12 @@ static void set_up_ticket_limit(void *unused)
 static void wait_for_value_with_limit(void *unused)
 {
     uint64_t begun = gpusync_now_ns();
-    (void)unused;
     check_limited(gpusync_timeline_wait(stage.t[0], 1, LIMIT, NULL), begun);
     turns_expect(gpusync_timeline_wait(stage.t[0], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
 }
 
 static void signal_and_note(void *unused)
 {
-    (void)unused;
     hesitate();
     turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
     ended_ns = gpusync_now_ns();
@@ -259,7 +241,6 @@ static void signal_and_note(void *unused)
 
 static void set_up_value_limit(void *unused)
 {
-    (void)unused;
     begin(0, 1);
     ended_ns = 0;
     turns_add("waits", wait_for_value_with_limit, NULL);
@@ -267,13 +248,12 @@ static void set_up_value_limit(void *unused)
     turns_add("time", let_time_pass, NULL);
 }
 
-static void test_S4_what_has_ended_by_the_deadline_has_ended(void **state)
+without_stage(test_S4_what_has_ended_by_the_deadline_has_ended)
 {
     const turns_race races[] = {
         {.name = "limit of a ticket", .setup = set_up_ticket_limit, .teardown = close_plainly},
         {.name = "limit of a value", .setup = set_up_value_limit, .teardown = close_plainly},
     };
-    (void)state;
     for (size_t i = 0; i < 2; i++)
         run_race(&races[i], 1, 200, 3);
 }
@@ -288,13 +268,11 @@ static void hold(int i)
 
 static void commit_behind(void *unused)
 {
-    (void)unused;
     tickets[2] = commit_buffer(stage.q[0], buffers[0]);
 }
 
 static void set_up_missed(void *unused)
 {
-    (void)unused;
     begin(2, 2);
     buffers[0] = make_buffer(stage.q[0]);
     for (int i = 0; i < 2; i++)
@@ -307,7 +285,6 @@ static void set_up_missed(void *unused)
 /* No wait looks: what Metal does not have by now is forgotten. */
 static void tear_down_missed(void *unused)
 {
-    (void)unused;
     turns_expect(softmetal_outstanding(stage.metal[0]) >= 2, 1);
     for (int i = 0; i < 2; i++)
         softmetal_finish_queue(stage.metal[i]);
@@ -321,7 +298,6 @@ static void tear_down_missed(void *unused)
 /* The commit sends what another thread has found ready, and ends it: it wakes the sleeper, too. */
 static void wait_for_nothing_held(void *unused)
 {
-    (void)unused;
     turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
 }
 
@@ -335,7 +311,6 @@ static void submit_nothing(void)
 
 static void set_up_missed_end(void *unused)
 {
-    (void)unused;
     begin(1, 2);
     buffers[0] = make_buffer(stage.q[0]);
     submit_nothing();
@@ -346,16 +321,14 @@ static void set_up_missed_end(void *unused)
 
 static void tear_down_missed_end(void *unused)
 {
-    (void)unused;
     softmetal_finish_queue(stage.metal[0]);
     close_stage();
 }
 
-static void test_S6_nothing_held_is_forgotten(void **state)
+without_stage(test_S6_nothing_held_is_forgotten)
 {
     const turns_race race = {.name = "missed", .setup = set_up_missed, .teardown = tear_down_missed};
     const turns_race end = {.name = "missed end", .setup = set_up_missed_end, .teardown = tear_down_missed_end};
-    (void)state;
     run_race(&race, 1, 200, 0);
     run_race(&end, 1, 200, 0);
 }
@@ -364,14 +337,12 @@ static void test_S6_nothing_held_is_forgotten(void **state)
 static void submit_held(void *unused)
 {
     const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
-    (void)unused;
     tickets[0] = submit_buffer(stage.q[0], make_buffer(stage.q[0]), &wait, NULL, &outcomes[0], 0);
     turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
 }
 
 static void commit_plain(void *unused)
 {
-    (void)unused;
     tickets[1] = commit_buffer(stage.q[0], make_buffer(stage.q[0]));
     turns_expect(wait_for_ever(stage.q[0], tickets[1]), GPUSYNC_OK);
 }
@@ -379,7 +350,6 @@ static void commit_plain(void *unused)
 static void signal_by_work(void *unused)
 {
     void *buffer = make_buffer(stage.q[1]);
-    (void)unused;
     turns_expect(gpusync_encode_signal(stage.q[1], buffer, gpusync_at_value(stage.t[0], 1)), GPUSYNC_OK);
     commit_buffer(stage.q[1], buffer);
 }
@@ -399,7 +369,6 @@ static void set_up_signal(void *by_work)
 static void tear_down_signal(void *unused)
 {
     uint64_t value = 0;
-    (void)unused;
     turns_expect(gpusync_in_flight(stage.q[0]), 0);
     turns_expect(gpusync_timeline_query(stage.t[0], &value), GPUSYNC_OK);
     turns_expect(value, 1);
@@ -410,13 +379,12 @@ static void tear_down_signal(void *unused)
     close_stage();
 }
 
-static void test_S6_held_work_goes_with_its_signal(void **state)
+without_stage(test_S6_held_work_goes_with_its_signal)
 {
     const turns_race races[] = {
         {.name = "host signal and commit", .setup = set_up_signal, .teardown = tear_down_signal},
         {.name = "signal of work and commit", .setup = set_up_signal, .teardown = tear_down_signal, .user = numbers},
     };
-    (void)state;
     run_race(&races[0], 1, 200, 0);
     run_race(&races[1], 0, 200, 0);
 }
@@ -425,20 +393,17 @@ static void test_S6_held_work_goes_with_its_signal(void **state)
 static void signal_lower(void *unused)
 {
     gpusync_result result = gpusync_timeline_signal(stage.t[0], 1);
-    (void)unused;
     turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_NOT_RISING);
     see(result == GPUSYNC_OK);
 }
 
 static void signal_higher(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_timeline_signal(stage.t[0], 2), GPUSYNC_OK);
 }
 
 static void set_up_event(void *unused)
 {
-    (void)unused;
     begin(0, 1);
     turns_add("signals 1", signal_lower, NULL);
     turns_add("signals 2", signal_higher, NULL);
@@ -448,15 +413,13 @@ static void tear_down_event(void *unused)
 {
     uint64_t base = 0;
     void *metal_event = gpusync_timeline_metal(stage.t[0], &base);
-    (void)unused;
     turns_expect(metal_event_value(metal_event), 2 + base);
     close_stage();
 }
 
-static void test_S7_the_event_gets_the_highest_value(void **state)
+without_stage(test_S7_the_event_gets_the_highest_value)
 {
     const turns_race race = {.name = "event", .setup = set_up_event, .teardown = tear_down_event};
-    (void)state;
     run_race(&race, 1, 200, 3);
 }
 
@@ -475,7 +438,6 @@ static void commit_in_order(void *number)
 
 static void set_up_order(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     memset(of_ticket, 0, sizeof of_ticket);
     turns_add("one", commit_in_order, &numbers[0]);
@@ -484,7 +446,6 @@ static void set_up_order(void *unused)
 
 static void tear_down_order(void *unused)
 {
-    (void)unused;
     for (int ticket = 1; ticket <= 4; ticket++) {
         turns_check(softmetal_first_in_line(stage.metal[0]) == of_ticket[ticket]);
         softmetal_finish(of_ticket[ticket]);
@@ -493,29 +454,25 @@ static void tear_down_order(void *unused)
     close_stage();
 }
 
-static void test_S3_the_order_of_tickets_is_the_order_in_Metal(void **state)
+without_stage(test_S3_the_order_of_tickets_is_the_order_in_Metal)
 {
     const turns_race race = {.name = "order", .setup = set_up_order, .teardown = tear_down_order};
-    (void)state;
     run_race(&race, 1, 200, 0);
 }
 
 /* Held work, and a plain commit behind it, are cancelled as they are let go. */
 static void cancel(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
 }
 
 static void wait_for_second(void *unused)
 {
-    (void)unused;
     results[1] = wait_for_ever(stage.q[0], tickets[1]);
 }
 
 static void set_up_cancel(void *unused)
 {
-    (void)unused;
     begin(1, 2);
     const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
     const gpusync_point after = gpusync_at_value(stage.t[1], 1);
@@ -534,7 +491,6 @@ static void tear_down_cancel(void *unused)
 {
     uint64_t value = 0;
     unsigned cancelled = 0;
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         gpusync_result result = is_committed(buffers[i]) ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED;
         turns_expect(gpusync_poll(stage.q[0], tickets[i], NULL), result);
@@ -552,10 +508,9 @@ static void tear_down_cancel(void *unused)
     close_stage();
 }
 
-static void test_S4_cancelled_work_never_runs(void **state)
+without_stage(test_S4_cancelled_work_never_runs)
 {
     const turns_race race = {.name = "cancel_held and issue", .setup = set_up_cancel, .teardown = tear_down_cancel};
-    (void)state;
     run_race(&race, 1, 200, 7);
 }
 
@@ -580,14 +535,12 @@ static void end_open(void *how)
 static void submit_higher(void *unused)
 {
     const gpusync_point signal = gpusync_at_value(stage.t[0], 2);
-    (void)unused;
     tickets[1] = submit_buffer(stage.q[1], buffers[1], NULL, &signal, NULL, 0);
     turns_expect(wait_for_ever(stage.q[1], tickets[1]), GPUSYNC_OK);
 }
 
 static void sleep_until_higher(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_timeline_wait(stage.t[0], 2, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
 }
 
@@ -610,11 +563,10 @@ static void tear_down_higher(void *how)
     close_stage();
 }
 
-static void test_R4_an_open_lower_signal_lets_a_higher_one_go(void **state)
+without_stage(test_R4_an_open_lower_signal_lets_a_higher_one_go)
 {
     static const char *const names[ENDINGS] = {"discard and a higher value", "commit and a higher value",
                                                "destroy and a higher value"};
-    (void)state;
     for (int i = 0; i < ENDINGS; i++) {
         const turns_race race = {names[i], set_up_higher, tear_down_higher, &endings[i], 0, 0, 0, false};
         run_race(&race, i == DISCARD ? 1 : 0, 200, 0);
@@ -647,7 +599,6 @@ static void tear_down_room(void *places)
 /* One place, and a thread that had it gives it back by a discard. */
 static void pass_through(void *unused)
 {
-    (void)unused;
     for (int round = 0; round < 2; round++) {
         void *buffer = make_buffer(stage.q[0]);
         turns_check(inside++ == 0);
@@ -659,7 +610,6 @@ static void pass_through(void *unused)
 
 static void set_up_discards(void *unused)
 {
-    (void)unused;
     open_narrow(1);
     turns_add("one", pass_through, NULL);
     turns_add("two", pass_through, NULL);
@@ -670,19 +620,16 @@ static void set_up_discards(void *unused)
    wait, or is refused. */
 static void take_and_commit(void *unused)
 {
-    (void)unused;
     commit_buffer(stage.q[0], make_buffer(stage.q[0]));
 }
 
 static void discard_first(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_command_buffer_discard(stage.q[0], buffers[0]), GPUSYNC_OK);
 }
 
 static void set_up_ends(void *unused)
 {
-    (void)unused;
     open_narrow(2);
     buffers[0] = make_buffer(stage.q[0]);
     commit_buffer(stage.q[0], make_buffer(stage.q[0]));
@@ -692,13 +639,12 @@ static void set_up_ends(void *unused)
     turns_gpus(1);
 }
 
-static void test_R10_each_place_wakes_one(void **state)
+without_stage(test_R10_each_place_wakes_one)
 {
     const turns_race races[] = {
         {.name = "room and discards", .setup = set_up_discards, .teardown = tear_down_room, .user = &numbers[1]},
         {.name = "room and ends", .setup = set_up_ends, .teardown = tear_down_room, .user = &numbers[2]},
     };
-    (void)state;
     run_race(&races[0], 1, 200, 0);
     run_race(&races[1], 0, 1000, 0);
 }
@@ -725,7 +671,6 @@ static void discard_and_note(void *unused)
 
 static void set_up_limit_alone(void *unused)
 {
-    (void)unused;
     open_narrow(1);
     ended_ns = 0;
     buffers[0] = make_buffer(stage.q[0]);
@@ -741,13 +686,12 @@ static void set_up_limit_and_another(void *unused)
     turns_add("waits", pass_through, NULL);
 }
 
-static void test_R10_a_limit_loses_no_place(void **state)
+without_stage(test_R10_a_limit_loses_no_place)
 {
     const turns_race races[] = {
         {"limit of room", set_up_limit_alone, tear_down_room, &numbers[1], 0, 0, 0, false},
         {"limit of room and another", set_up_limit_and_another, tear_down_room, &numbers[1], 0, 0, 0, false},
     };
-    (void)state;
     run_race(&races[0], 1, 200, 3);
     run_race(&races[1], 1, 200, 3);
 }
@@ -773,7 +717,6 @@ static bool is_raised(void *task)
 static void tell_listeners(void *unused)
 {
     turns_task *task = turns_self();
-    (void)unused;
     do {
         while (is_raised(task)) {
             task->seen = raised;
@@ -794,12 +737,9 @@ static void add_listeners(void)
 
 static void open_imported(int queues)
 {
-    softmetal_quirks quirks;
     gpusync_timeline_desc desc = {0};
     begin(queues, 0);
-    softmetal_get_quirks(&quirks);
-    quirks.deaf_to_everything = true; /* but for softmetal_tell_listeners */
-    softmetal_set_quirks(&quirks);
+    softmetal_set_quirks(&(const softmetal_quirks){.deaf_to_everything = true}); /* but for softmetal_tell_listeners */
     event = metal_shared_event_new(gpusync_device_metal(stage.device));
     desc.shared_event = event;
     turns_expect(gpusync_timeline_create(stage.device, &desc, &stage.t[0]), GPUSYNC_OK);
@@ -807,7 +747,6 @@ static void open_imported(int queues)
 
 static void raise_twice(void *unused)
 {
-    (void)unused;
     raise_event(3);
     turns_point("3");
     raise_event(5);
@@ -815,14 +754,12 @@ static void raise_twice(void *unused)
 
 static bool is_first_over(void *unused)
 {
-    (void)unused;
     return turns_state_of("waits for 3") == TURNS_OVER;
 }
 
 /* The one that waits for 3 must not need 5. */
 static void raise_one_by_one(void *unused)
 {
-    (void)unused;
     raise_event(3);
     turns_until(is_first_over, NULL);
     raise_event(5);
@@ -879,7 +816,6 @@ static void set_up_listener(void *kind)
 
 static void tear_down_listener(void *unused)
 {
-    (void)unused;
     softmetal_tell_listeners(event);
     softmetal_settle_listeners(TURNS_LONG_ENOUGH);
     turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
@@ -888,11 +824,10 @@ static void tear_down_listener(void *unused)
     close_stage();
 }
 
-static void test_R18_a_value_of_other_code_is_not_missed(void **state)
+without_stage(test_R18_a_value_of_other_code_is_not_missed)
 {
     static const char *const names[WAITINGS] = {"listener and callback", "listener and sleeper",
                                                 "listener and two sleepers", "listener and held work"};
-    (void)state;
     for (int i = 0; i < WAITINGS; i++) {
         const turns_race race = {names[i], set_up_listener, tear_down_listener, &waitings[i], 0, 0, 0, false};
         run_race(&race, i == HELD_WORK ? 0 : 1, 100, 0);
@@ -903,7 +838,6 @@ static void test_R18_a_value_of_other_code_is_not_missed(void **state)
    is about to go, and nothing else reads it for the callback: the end of the work has to. */
 static void set_up_settling(void *unused)
 {
-    (void)unused;
     open_imported(1);
     buffers[0] = make_buffer(stage.q[0]);
     turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], gpusync_at_value(stage.t[0], 2)), GPUSYNC_OK);
@@ -914,17 +848,15 @@ static void set_up_settling(void *unused)
     turns_callbacks_when_told(stage.device);
 }
 
-static void test_R18_a_value_that_is_not_believed_is_read_again(void **state)
+without_stage(test_R18_a_value_that_is_not_believed_is_read_again)
 {
     const turns_race race = {.name = "event and settling", .setup = set_up_settling, .teardown = tear_down_listener};
-    (void)state;
     run_race(&race, 1, 200, 0);
 }
 
 /* The call reserves room for the queues that there are, and a newer one comes in between. */
 static void wait_for_the_device(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_device_wait(stage.device, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
     turns_check(gpusync_is_done(stage.q[0], 1));
     see(stage.q[1] != NULL);
@@ -932,13 +864,11 @@ static void wait_for_the_device(void *unused)
 
 static void make_a_queue(void *unused)
 {
-    (void)unused;
     open_queue(1, NULL);
 }
 
 static void set_up_newer(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     commit_buffer(stage.q[0], make_buffer(stage.q[0]));
     turns_add("waits", wait_for_the_device, NULL);
@@ -946,10 +876,9 @@ static void set_up_newer(void *unused)
     turns_gpus(1);
 }
 
-static void test_R27_a_newer_queue_takes_no_place_of_an_older_one(void **state)
+without_stage(test_R27_a_newer_queue_takes_no_place_of_an_older_one)
 {
     const turns_race race = {.name = "device and newer queue", .setup = set_up_newer, .teardown = close_plainly};
-    (void)state;
     run_race(&race, 1, 200, 3);
 }
 
@@ -979,10 +908,8 @@ static bool have_begun(void *count)
 /* A wait for a ticket, and one for room. What ends first, the work or the queue, is told. */
 static void wait_in_queue(void *unused)
 {
-    gpusync_result result;
-    (void)unused;
     begun[0] = turns_self();
-    result = wait_for_ever(stage.q[0], 1);
+    gpusync_result result = wait_for_ever(stage.q[0], 1);
     turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
     see(result == GPUSYNC_OK);
 }
@@ -990,10 +917,8 @@ static void wait_in_queue(void *unused)
 static void wait_for_place(void *unused)
 {
     void *buffer = NULL;
-    gpusync_result result;
-    (void)unused;
     begun[1] = turns_self();
-    result = gpusync_command_buffer_create(stage.q[0], NULL, GPUSYNC_FOREVER, &buffer);
+    gpusync_result result = gpusync_command_buffer_create(stage.q[0], NULL, GPUSYNC_FOREVER, &buffer);
     turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
     turns_check((buffer != NULL) == (result == GPUSYNC_OK));
     see(result == GPUSYNC_OK ? 3 : 2);
@@ -1004,7 +929,6 @@ static int two = 2;
 /* The destroy may begin when the two are calls in progress. */
 static void destroy_first(void *unused)
 {
-    (void)unused;
     turns_until(have_begun, &two);
     turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
     stage.q[0] = NULL;
@@ -1013,14 +937,12 @@ static void destroy_first(void *unused)
 
 static bool are_waits_over(void *unused)
 {
-    (void)unused;
     return turns_state_of("waits") == TURNS_OVER && turns_state_of("waits for room") == TURNS_OVER;
 }
 
 /* A GPU that ends its work only when no wait needs that. */
 static void end_last(void *unused)
 {
-    (void)unused;
     turns_until(are_waits_over, NULL);
     softmetal_finish(buffers[0]);
 }
@@ -1042,18 +964,16 @@ static void set_up_sleeper(void *slow)
 
 static void tear_down_sleeper(void *unused)
 {
-    (void)unused;
     metal_release(buffers[0]);
     close_stage();
 }
 
-static void test_R20_a_destroy_ends_waits_in_progress(void **state)
+without_stage(test_R20_a_destroy_ends_waits_in_progress)
 {
     const turns_race races[] = {
         {.name = "destroy and sleeper", .setup = set_up_sleeper, .teardown = tear_down_sleeper},
         {.name = "destroy before the end", .setup = set_up_sleeper, .teardown = tear_down_sleeper, .user = numbers},
     };
-    (void)state;
     run_race(&races[0], 1, 200, 15);
     run_race(&races[1], 0, 300, 5);
 }
@@ -1063,10 +983,8 @@ static void wait_for_all(void *unused)
 {
     const gpusync_point both[2] = {gpusync_at_ticket(stage.q[0], 1), gpusync_at_value(stage.t[0], 1)};
     size_t which = 9;
-    gpusync_result result;
-    (void)unused;
     begun[0] = turns_self();
-    result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which);
+    gpusync_result result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which);
     turns_check(flags[0]); /* the signal has begun */
     turns_check(result == GPUSYNC_OK ? which == 2 : result == GPUSYNC_ERROR_DESTROYED && which == 0);
     see(result == GPUSYNC_OK);
@@ -1076,24 +994,20 @@ static void wait_for_failure(void *unused)
 {
     const gpusync_point both[2] = {gpusync_at_ticket(stage.q[0], 1), gpusync_at_value(stage.t[0], 1)};
     size_t which = 9;
-    gpusync_result result;
-    (void)unused;
     begun[1] = turns_self();
-    result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER, NULL, &which);
+    gpusync_result result = gpusync_wait_many(both, 2, GPUSYNC_WAIT_ALL_OR_FAILURE, GPUSYNC_FOREVER, NULL, &which);
     turns_check(result == GPUSYNC_OK ? which == 2 && flags[0] : result == GPUSYNC_ERROR_DESTROYED && which == 0);
     see(result == GPUSYNC_OK ? 3 : 2);
 }
 
 static void signal_and_tell(void *unused)
 {
-    (void)unused;
     flags[0] = true;
     turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
 }
 
 static void set_up_many(void *unused)
 {
-    (void)unused;
     begin(1, 1);
     memset(begun, 0, sizeof begun);
     buffers[0] = metal_retain(make_buffer(stage.q[0]));
@@ -1105,10 +1019,9 @@ static void set_up_many(void *unused)
     turns_gpus(1);
 }
 
-static void test_R20_a_destroyed_queue_is_a_failed_point(void **state)
+without_stage(test_R20_a_destroyed_queue_is_a_failed_point)
 {
     const turns_race race = {.name = "destroy and many", .setup = set_up_many, .teardown = tear_down_sleeper};
-    (void)state;
     run_race(&race, 0, 300, 15);
 }
 
@@ -1118,14 +1031,12 @@ static int freed;
 
 static void note_freed(void *unused)
 {
-    (void)unused;
     check_called();
     freed++;
 }
 
 static void destroy_with_callbacks(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
     stage.q[0] = NULL;
     for (int i = 0; i < 2; i++) {
@@ -1138,8 +1049,6 @@ static void destroy_with_callbacks(void *unused)
 
 static void set_up_handler(void *unused)
 {
-    void *witness;
-    (void)unused;
     begin(1, 0);
     freed = 0;
     for (int i = 0; i < 2; i++) {
@@ -1148,7 +1057,7 @@ static void set_up_handler(void *unused)
             softmetal_fail(buffers[i], NULL, 3, NULL);
         tickets[i] = submit_buffer(stage.q[0], buffers[i], NULL, NULL, &outcomes[i], 0);
     }
-    witness = softmetal_new_witness(note_freed, NULL);
+    void *witness = softmetal_new_witness(note_freed, NULL);
     turns_expect(gpusync_release_after(stage.q[0], tickets[1], witness), GPUSYNC_OK);
     metal_release(witness);
     turns_add("destroys", destroy_with_callbacks, NULL);
@@ -1158,23 +1067,20 @@ static void set_up_handler(void *unused)
 
 static void tear_down_handler(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 2; i++)
         metal_release(buffers[i]);
     close_stage();
 }
 
-static void test_R25_a_destroy_and_handlers_run_each_callback_once(void **state)
+without_stage(test_R25_a_destroy_and_handlers_run_each_callback_once)
 {
     const turns_race race = {.name = "destroy and handler", .setup = set_up_handler, .teardown = tear_down_handler};
-    (void)state;
     run_race(&race, 1, 200, 0);
 }
 
 /* A signal is about to send held work as its queue is abandoned: once abandon has returned, Metal gets nothing. */
 static void abandon(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_queue_abandon(stage.q[0]), GPUSYNC_OK);
     stage.q[0] = NULL;
     flags[0] = is_committed(buffers[0]);
@@ -1188,7 +1094,6 @@ static void abandon(void *unused)
 
 static void set_up_abandon(void *unused)
 {
-    (void)unused;
     begin(1, 1);
     const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
     buffers[0] = metal_retain(make_buffer(stage.q[0]));
@@ -1201,16 +1106,14 @@ static void set_up_abandon(void *unused)
 
 static void tear_down_abandon(void *unused)
 {
-    (void)unused;
     turns_check(is_committed(buffers[0]) == flags[0]);
     metal_release(buffers[0]);
     close_stage();
 }
 
-static void test_R21_nothing_is_committed_after_abandon(void **state)
+without_stage(test_R21_nothing_is_committed_after_abandon)
 {
     const turns_race race = {.name = "abandon and commit", .setup = set_up_abandon, .teardown = tear_down_abandon};
-    (void)state;
     run_race(&race, 1, 200, 7);
 }
 
@@ -1221,7 +1124,6 @@ static int gones[GONES];
 
 static void note_device_gone(void *unused)
 {
-    (void)unused;
     count_gone(&gones[DEVICE_GONE]);
     turns_expect(gones[QUEUE_GONE], 1);
     turns_expect(gones[TIMELINE_GONE], 1);
@@ -1231,7 +1133,6 @@ static void note_device_gone(void *unused)
 
 static void note_queue_gone(void *unused)
 {
-    (void)unused;
     count_gone(&gones[QUEUE_GONE]);
     turns_expect(outcomes[0].calls, 1);
     turns_expect(outcomes[1].calls, 1);
@@ -1240,13 +1141,11 @@ static void note_queue_gone(void *unused)
 
 static void destroy_queue_later(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_queue_destroy_later(stage.q[0], note_queue_gone, NULL), GPUSYNC_OK);
 }
 
 static void destroy_others_later(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_timeline_destroy_later(stage.t[0], count_gone, &gones[TIMELINE_GONE]), GPUSYNC_OK);
     turns_expect(gpusync_device_destroy_later(stage.device, note_device_gone, NULL), GPUSYNC_OK);
 }
@@ -1259,7 +1158,6 @@ static bool is_told_here(void *task)
 static void run_callbacks_to_the_end(void *unused)
 {
     turns_task *task = turns_self();
-    (void)unused;
     do {
         while (is_told_here(task)) {
             task->seen = turns.told;
@@ -1271,8 +1169,6 @@ static void run_callbacks_to_the_end(void *unused)
 
 static void set_up_later(void *unused)
 {
-    turns_task *task;
-    (void)unused;
     begin(1, 1);
     const gpusync_point last = gpusync_at_value(stage.t[0], 1);
     memset(gones, 0, sizeof gones);
@@ -1283,14 +1179,13 @@ static void set_up_later(void *unused)
     turns_add("queue", destroy_queue_later, NULL);
     turns_add("others", destroy_others_later, NULL);
     turns_gpus(1);
-    task = turns_add_helper("callbacks", run_callbacks_to_the_end, NULL, is_told_here);
+    turns_task *task = turns_add_helper("callbacks", run_callbacks_to_the_end, NULL, is_told_here);
     task->condition_argument = task;
     task->seen = 0;
 }
 
 static void tear_down_later(void *unused)
 {
-    (void)unused;
     turns_expect(gones[DEVICE_GONE], 1);
     stage.q[0] = NULL;
     stage.t[0] = NULL;
@@ -1302,11 +1197,10 @@ static void tear_down_later(void *unused)
     close_stage();
 }
 
-static void test_R22_destroy_later_and_the_last_handler(void **state)
+without_stage(test_R22_destroy_later_and_the_last_handler)
 {
     const turns_race race = {
         .name = "destroy_later and the last handler", .setup = set_up_later, .teardown = tear_down_later};
-    (void)state;
     run_race(&race, 0, 300, 0);
 }
 
@@ -1314,19 +1208,16 @@ static void test_R22_destroy_later_and_the_last_handler(void **state)
    still on its way out. */
 static void count_gone_device(void *unused)
 {
-    (void)unused;
     count_gone(&gones[DEVICE_GONE]);
 }
 
 static void destroy_last_queue(void *unused)
 {
-    (void)unused;
     turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
 }
 
 static void run_until_the_device_is_gone(void *unused)
 {
-    (void)unused;
     while (gones[DEVICE_GONE] == 0) {
         turns_expect(gpusync_device_run_callbacks(stage.device, SIZE_MAX, NULL), GPUSYNC_OK);
         if (gones[DEVICE_GONE] == 0)
@@ -1336,7 +1227,6 @@ static void run_until_the_device_is_gone(void *unused)
 
 static void set_up_last_queue(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     memset(gones, 0, sizeof gones);
     turns_expect(gpusync_device_destroy_later(stage.device, count_gone_device, NULL), GPUSYNC_OK);
@@ -1346,25 +1236,22 @@ static void set_up_last_queue(void *unused)
 
 static void tear_down_last_queue(void *unused)
 {
-    (void)unused;
     turns_expect(gones[QUEUE_GONE], 1);
     stage.q[0] = NULL;
     stage.device = NULL;
     close_stage();
 }
 
-static void test_R22_the_last_queue_and_its_device_go_in_a_callback(void **state)
+without_stage(test_R22_the_last_queue_and_its_device_go_in_a_callback)
 {
     const turns_race race = {
         .name = "destroy_later and the device's end", .setup = set_up_last_queue, .teardown = tear_down_last_queue};
-    (void)state;
     run_race(&race, 2, 200, 0);
 }
 
 /* The handler of failed work calls log, unpark and notify, while a thread that the wait has let go destroys all. */
 static void destroy_all(void *unused)
 {
-    (void)unused;
     turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_ERROR_EXECUTION);
     turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
     stage.q[0] = NULL;
@@ -1377,7 +1264,6 @@ static void destroy_all(void *unused)
 
 static void set_up_gone(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     buffers[0] = make_buffer(stage.q[0]);
     softmetal_fail(buffers[0], NULL, 3, NULL);
@@ -1388,7 +1274,6 @@ static void set_up_gone(void *unused)
 
 static void tear_down_gone(void *unused)
 {
-    (void)unused;
     turns_expect(stage.lines, 1);
     close_stage();
 }
@@ -1396,7 +1281,6 @@ static void tear_down_gone(void *unused)
 /* The same of a queue that is destroyed later: it is gone when `destroyed` has returned. */
 static void destroy_when_told(void *unused)
 {
-    (void)unused;
     turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_OK);
     turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
     stage.q[0] = NULL;
@@ -1413,7 +1297,6 @@ static void destroy_when_told(void *unused)
 
 static void set_up_gone_later(void *unused)
 {
-    (void)unused;
     begin(1, 0);
     memset(gones, 0, sizeof gones);
     submit_buffer(stage.q[0], make_buffer(stage.q[0]), NULL, NULL, &outcomes[0], 0);
@@ -1421,13 +1304,12 @@ static void set_up_gone_later(void *unused)
     turns_gpus(1);
 }
 
-static void test_S10_nothing_is_called_after_device_destroy(void **state)
+without_stage(test_S10_nothing_is_called_after_device_destroy)
 {
     const turns_race races[] = {
         {.name = "device_destroy and notify", .setup = set_up_gone, .teardown = tear_down_gone},
         {.name = "device_destroy and destroy_later", .setup = set_up_gone_later, .teardown = close_plainly},
     };
-    (void)state;
     for (size_t i = 0; i < 2; i++)
         run_race(&races[i], 1, 200, 0);
 }
@@ -1448,10 +1330,8 @@ static void commit_consumer(void *how)
 
 static void wait_for_the_value(void *unused)
 {
-    gpusync_result result;
-    (void)unused;
     begun[0] = turns_self();
-    result = gpusync_timeline_wait(stage.t[0], 1, GPUSYNC_FOREVER, NULL);
+    gpusync_result result = gpusync_timeline_wait(stage.t[0], 1, GPUSYNC_FOREVER, NULL);
     turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
     see(result == GPUSYNC_OK);
 }
@@ -1489,47 +1369,12 @@ static void tear_down_between(void *how)
     close_stage();
 }
 
-static void test_R19_a_destroyed_timeline_carries_accepted_work(void **state)
+without_stage(test_R19_a_destroyed_timeline_carries_accepted_work)
 {
     const turns_race races[] = {
         {"timeline destroy and commit", set_up_between, tear_down_between, &endings[COMMIT], 0, 0, 0, false},
         {"timeline destroy and discard", set_up_between, tear_down_between, &endings[DISCARD], 0, 0, 0, false},
     };
-    (void)state;
     run_race(&races[0], 0, 300, 3);
     run_race(&races[1], 0, 100, 1);
 }
-
-/* clang-format off */
-#define TESTS_OF_TURNS \
-    cmocka_unit_test(test_S4_a_ticket_that_three_may_end_ends_once), \
-    cmocka_unit_test(test_R23_a_sleeper_with_two_wakers_is_woken), \
-    cmocka_unit_test(test_S4_what_has_ended_by_the_deadline_has_ended), \
-    cmocka_unit_test(test_S6_nothing_held_is_forgotten), \
-    cmocka_unit_test(test_S6_held_work_goes_with_its_signal), \
-    cmocka_unit_test(test_S7_the_event_gets_the_highest_value), \
-    cmocka_unit_test(test_S3_the_order_of_tickets_is_the_order_in_Metal), \
-    cmocka_unit_test(test_S4_cancelled_work_never_runs), \
-    cmocka_unit_test(test_R4_an_open_lower_signal_lets_a_higher_one_go), \
-    cmocka_unit_test(test_R10_each_place_wakes_one), \
-    cmocka_unit_test(test_R10_a_limit_loses_no_place), \
-    cmocka_unit_test(test_R18_a_value_of_other_code_is_not_missed), \
-    cmocka_unit_test(test_R18_a_value_that_is_not_believed_is_read_again), \
-    cmocka_unit_test(test_R27_a_newer_queue_takes_no_place_of_an_older_one), \
-    cmocka_unit_test(test_R20_a_destroy_ends_waits_in_progress), \
-    cmocka_unit_test(test_R20_a_destroyed_queue_is_a_failed_point), \
-    cmocka_unit_test(test_R25_a_destroy_and_handlers_run_each_callback_once), \
-    cmocka_unit_test(test_R21_nothing_is_committed_after_abandon), \
-    cmocka_unit_test(test_R22_destroy_later_and_the_last_handler), \
-    cmocka_unit_test(test_R22_the_last_queue_and_its_device_go_in_a_callback), \
-    cmocka_unit_test(test_S10_nothing_is_called_after_device_destroy), \
-    cmocka_unit_test(test_R19_a_destroyed_timeline_carries_accepted_work)
-/* clang-format on */
-
-#ifndef WITH_ATOMICS
-int main(void)
-{
-    const struct CMUnitTest tests[] = {TESTS_OF_TURNS};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-#endif

@@ -75,8 +75,7 @@ static bool rests(const turns_task *task)
 
 static bool all_rest(void *self)
 {
-    int i;
-    for (i = 0; i < turns.count; i++)
+    for (int i = 0; i < turns.count; i++)
         if (&turns.task[i] != self && !rests(&turns.task[i]))
             return false;
     return true;
@@ -183,11 +182,10 @@ static void ask_about(worker *w)
 
 static void check_asker(graph *g)
 {
-    results right;
     if (!asker.told)
         return;
     asker.told = false;
-    right = point_result(g, &asker.points[0]);
+    results right = point_result(g, &asker.points[0]);
     if (asker.kind == 1 && asker.points[0].queue < 0)
         right |= g->t[asker.points[0].timeline].failure; /* the value was there, and the timeline has failed above it */
     if (!(right & RESULT(asker.result)))
@@ -226,8 +224,7 @@ static void ask_ender(graph *g)
 
 static void begin_step(graph *g)
 {
-    unsigned i;
-    for (i = 0; i < SLEEPERS; i++)
+    for (unsigned i = 0; i < SLEEPERS; i++)
         ask_sleeper(g, &sleepers[i]);
     if (g->rules->ends) {
         turns_until(all_rest, turns_self()); /* a call on an object that is about to go has begun */
@@ -249,9 +246,8 @@ static void come_to_rest(graph *g)
 
 static void after_step(graph *g)
 {
-    unsigned i;
     turns_until(all_rest, turns_self()); /* the checks have looked */
-    for (i = 0; i < SLEEPERS; i++)
+    for (unsigned i = 0; i < SLEEPERS; i++)
         check_sleeper(g, &sleepers[i]);
     check_asker(g);
 }
@@ -259,17 +255,15 @@ static void after_step(graph *g)
 static void play(void *unused)
 {
     graph *g = playing;
-    unsigned i;
     void *pool = metal_pool_push();
-    (void)unused;
     play_graph(g);
-    for (i = 0; i < g->rules->timelines; i++)
+    for (unsigned i = 0; i < g->rules->timelines; i++)
         if (!g->t[i].closed)
             (void)!gpusync_timeline_fail(g->s.t[i], NULL);
     turns_until(all_rest, turns_self());
-    for (i = 0; i < SLEEPERS; i++)
+    for (unsigned i = 0; i < SLEEPERS; i++)
         turns_check(!sleepers[i].asked);
-    for (i = 0; i < SLEEPERS; i++)
+    for (unsigned i = 0; i < SLEEPERS; i++)
         sleepers[i].asked = sleepers[i].leaves = true;
     asker.asked = asker.leaves = true;
     ender.asked = ender.leaves = true;
@@ -279,7 +273,6 @@ static void play(void *unused)
 static void set_up(void *kind)
 {
     static graph_rules rules;
-    unsigned i;
     rules = *(const graph_rules *)kind;
     rules.steps = STEPS;
     playing = new_graph(&rules, turns_seed());
@@ -288,7 +281,7 @@ static void set_up(void *kind)
     playing->judge = after_step;
     open_graph(playing);
     turns_add("program", play, NULL);
-    for (i = 0; i < SLEEPERS; i++) {
+    for (unsigned i = 0; i < SLEEPERS; i++) {
         sleepers[i] = (worker){.act = sleep_until};
         turns_add(i ? "sleeper two" : "sleeper one", work_on, &sleepers[i]);
     }
@@ -300,7 +293,6 @@ static void set_up(void *kind)
 
 static void tear_down(void *unused)
 {
-    (void)unused;
     close_graph(playing);
 }
 
@@ -314,11 +306,10 @@ static void run_kind(const char *name, unsigned seeds)
     turns_run_seeds(&race, seeds);
 }
 
-#define KIND(test, name)           \
-    static void test(void **state) \
-    {                              \
-        (void)state;               \
-        run_kind(name, 20);        \
+#define KIND(test, name) \
+    without_stage(test) \
+    { \
+        run_kind(name, 20); \
     }
 
 KIND(test_S3_S6_S7_ordered_work_and_threads, "ordered")
@@ -337,21 +328,6 @@ KIND(test_R19_to_R22_ends_and_threads, "ends")
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_S3_S6_S7_ordered_work_and_threads),
-        cmocka_unit_test(test_R7_waits_for_tickets_and_threads),
-        cmocka_unit_test(test_R1_UNORDERED_work_and_threads),
-        cmocka_unit_test(test_R2_R3_HOST_SYNC_work_and_threads),
-        cmocka_unit_test(test_R4_R6_encoded_points_markers_and_threads),
-        cmocka_unit_test(test_R29_queues_of_metal_4_and_threads),
-        cmocka_unit_test(test_R10_little_room_and_threads),
-        cmocka_unit_test(test_S4_S8_R14_failures_and_threads),
-        cmocka_unit_test(test_R8_R9_R27_cancelled_work_and_threads),
-        cmocka_unit_test(test_R12_order_only_timelines_and_threads),
-        cmocka_unit_test(test_R11_R17_failures_that_stick_and_threads),
-        cmocka_unit_test(test_R18_values_of_other_code_and_threads),
-        cmocka_unit_test(test_R19_to_R22_ends_and_threads),
-    };
     setenv("CMOCKA_TEST_ABORT", "1", 1); /* assertions cannot jump out of a task */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

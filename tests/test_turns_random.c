@@ -264,7 +264,6 @@ static void check_timeline(int i)
 static void tear_down_program(void *unused)
 {
     unsigned failed_at_all = 0;
-    (void)unused;
     for (int i = 0; i < THREADS; i++) {
         unsigned failed = 0;
         turns_expect(gpusync_in_flight(stage.q[i]), 0);
@@ -280,7 +279,7 @@ static void tear_down_program(void *unused)
     close_stage();
 }
 
-static void test_S7_random_programs_reach_each_value(void **state)
+without_stage(test_S7_random_programs_reach_each_value)
 {
     static bool fails = false;
     const turns_race race = {.name = "values",
@@ -289,11 +288,10 @@ static void test_S7_random_programs_reach_each_value(void **state)
                              .user = &fails,
                              .reach = 800,
                              .changes = 4};
-    (void)state;
     run_random(&race, 500, 1u << 2);
 }
 
-static void test_S8_random_programs_fail_as_the_model_says(void **state)
+without_stage(test_S8_random_programs_fail_as_the_model_says)
 {
     static bool fails = true;
     const turns_race race = {.name = "failures",
@@ -302,15 +300,5 @@ static void test_S8_random_programs_fail_as_the_model_says(void **state)
                              .user = &fails,
                              .reach = 800,
                              .changes = 4};
-    (void)state;
     run_random(&race, 1000, 15);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_S7_random_programs_reach_each_value),
-        cmocka_unit_test(test_S8_random_programs_fail_as_the_model_says),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

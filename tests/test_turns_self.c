@@ -19,9 +19,7 @@
 static int run_posted(void *device, size_t most, size_t *count);
 #include "turns.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
+#include "from.h"
 #include <sys/wait.h>
 #include "../examples/metal.h"
 
@@ -105,19 +103,17 @@ static run by_seed(const turns_race *race, unsigned seeds)
 static void run_child(run r, const char *setting)
 {
     int ends[2];
-    pid_t process;
     assert_int_equal(pipe(ends), 0);
     fflush(NULL);
-    process = fork();
+    pid_t process = fork();
     assert_true(process >= 0);
     if (process == 0) {
         char *copy = setting ? strdup(setting) : NULL;
-        uint64_t schedules;
         dup2(ends[1], 2);
         close(ends[0]);
         if (copy)
             putenv(copy);
-        schedules = r.seeds ? turns_run_seeds(r.race, r.seeds) : turns_run_all(r.race, r.switches);
+        uint64_t schedules = r.seeds ? turns_run_seeds(r.race, r.seeds) : turns_run_all(r.race, r.switches);
         fprintf(stderr, "%llu\n", (unsigned long long)schedules);
         _exit(0);
     }
@@ -160,9 +156,8 @@ static void assert_fails_again(run r, const char *name, const char *what)
     char again[AGAIN_MOST];
     char point[64];
     size_t length = 0;
-    const char *from;
     assert_fails(r, NULL, what);
-    from = strstr(child.text, name);
+    const char *from = strstr(child.text, name);
     assert_non_null(from);
     for (; *from && *from != '\n' && length < AGAIN_MOST - 1; from++)
         if (*from != '"')
@@ -201,7 +196,6 @@ static void walk(void *name)
 /* No schedule comes twice. */
 static void keep_path(void *user)
 {
-    (void)user;
     for (unsigned i = 0; i < path_count; i++)
         turns_check(strcmp(paths[i], path) != 0);
     strcpy(paths[path_count++], path);
@@ -218,9 +212,8 @@ static void assert_schedules(const turns_race *race, int points, unsigned switch
     assert_int_equal(path_count, expected);
 }
 
-static void the_schedules_are_those_counted_by_hand(void **state)
+without_stage(the_schedules_are_those_counted_by_hand)
 {
-    (void)state;
     /* Two tasks of k points: 2 orders without a switch; with one, at any of the first one's k points, 2k more; with a
        second one, at any of the other one's k points, 2k^2 more. */
     assert_schedules(&walk_race, 3, 0, 2);
@@ -244,27 +237,24 @@ static void walk_and_yield(void *name)
 }
 
 /* The other one goes on at a yield, and at the next point it does not. */
-static void a_yield_is_a_switch_that_does_not_count(void **state)
+without_stage(a_yield_is_a_switch_that_does_not_count)
 {
     const turns_race race = RACE("yield", keep_path, {"a", walk_and_yield, "a"}, {"b", walk_and_yield, "b"});
-    (void)state;
     assert_schedules(&race, 0, 0, 2);
     assert_string_equal(paths[0], "abaabb");
     assert_string_equal(paths[1], "babbaa");
 }
 
-static void a_search_with_a_limit_ends_there(void **state)
+without_stage(a_search_with_a_limit_ends_there)
 {
     turns_race race = walk_race;
-    (void)state;
     race.limit = 5;
     assert_schedules(&race, 3, 2, 5);
 }
 
-static void the_environment_says_how_much_is_searched(void **state)
+without_stage(the_environment_says_how_much_is_searched)
 {
     turns_race strolls = walk_race;
-    (void)state;
     strolls.teardown = NULL;
     steps = 3;
     path_count = 0;
@@ -287,22 +277,19 @@ static void the_environment_says_how_much_is_searched(void **state)
 static void add_one(void *unused)
 {
     int was = number;
-    (void)unused;
     turns_point("between");
     number = was + 1;
 }
 
 static void check_sum(void *user)
 {
-    (void)user;
     turns_check(number == 2);
 }
 
 static const turns_race sum_race = RACE("sum", check_sum, {"one", add_one, NULL}, {"two", add_one, NULL});
 
-static void a_lost_update_is_found(void **state)
+without_stage(a_lost_update_is_found)
 {
-    (void)state;
     assert_passes(search(&sum_race, 0), NULL);
     assert_fails_again(search(&sum_race, 1), "TURNS_CHOICES=", "not true: number == 2");
     assert_passes(search(&sum_race, 1), "TURNS_CHOICES=");
@@ -325,18 +312,16 @@ static void add_one_when_it_can(void *unused)
 }
 
 /* No schedule loses an update. */
-static void a_lock_excludes(void **state)
+without_stage(a_lock_excludes)
 {
     const turns_race race = RACE("locked", check_sum, {"one", add_one_locked, NULL},
                                  {"two", add_one_when_it_can, NULL});
-    (void)state;
     assert_true(turns_run_all(&race, 4) > 50);
     assert_int_equal(turns_run_seeds(&race, 500), 501);
 }
 
 static void look_before_the_unlock(void *unused)
 {
-    (void)unused;
     os_unfair_lock_lock(&locks[0]);
     os_unfair_lock_lock(&locks[1]);
     os_unfair_lock_unlock(&locks[1]);
@@ -346,7 +331,6 @@ static void look_before_the_unlock(void *unused)
 
 static void wish(void *unused)
 {
-    (void)unused;
     wished = true;
     if (!os_unfair_lock_trylock(&locks[0]))
         return;
@@ -356,16 +340,14 @@ static void wish(void *unused)
 
 static void check_granted(void *user)
 {
-    (void)user;
     turns_check(granted);
 }
 
 /* A try-lock may fail after all that the owner has looked at, if that has taken another lock within. */
-static void a_try_lock_that_fails_behind_the_last_look_is_found(void **state)
+without_stage(a_try_lock_that_fails_behind_the_last_look_is_found)
 {
     const turns_race race = RACE("wish", check_granted, {"looks", look_before_the_unlock, NULL},
                                  {"wishes", wish, NULL});
-    (void)state;
     assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "not true: granted");
 }
 
@@ -379,10 +361,9 @@ static void take_both(void *first)
     os_unfair_lock_unlock(one);
 }
 
-static void a_deadlock_of_two_locks_is_found_and_reported(void **state)
+without_stage(a_deadlock_of_two_locks_is_found_and_reported)
 {
     const turns_race race = RACE("two locks", NULL, {"forth", take_both, &locks[0]}, {"back", take_both, &locks[1]});
-    (void)state;
     assert_passes(search(&race, 0), NULL);
     assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "no task can go on: a deadlock, or a wake-up is lost");
     assert_told("forth        wants a lock of back, at: lock");
@@ -407,18 +388,16 @@ static void climb_twice(void *from)
 
 static void check_stage(void *user)
 {
-    (void)user;
     turns_check(stage < 4);
 }
 
 /* One, two, one, two, in this order, with points around. PCT's bound for two tasks of k points in all is 1 in 2 k^2:
    with 42 points, 1 in 3,528 for exactly two changes. The stages leave room around each change, and so it is found much
    earlier. */
-static void a_defect_of_depth_three_is_found(void **state)
+without_stage(a_defect_of_depth_three_is_found)
 {
     static int from[] = {0, 1};
     const turns_race race = RACE("stage", check_stage, {"even", climb_twice, &from[0]}, {"odd", climb_twice, &from[1]});
-    (void)state;
     assert_passes(search(&race, 1), NULL);
     assert_fails_again(search(&race, 2), "TURNS_CHOICES=", "not true: stage < 4");
     assert_fails_again(by_seed(&race, 100), "TURNS_SEED=", "not true: stage < 4");
@@ -437,7 +416,6 @@ static void sleep_until_ready(void *unused)
 {
     gpusync_waiter waiter = {{NULL, NULL}};
     uint64_t deadline = nap.slice == UINT64_MAX ? UINT64_MAX : turns_now() + nap.slice;
-    (void)unused;
     turns_limit(nap.limited);
     if (!ready) {
         turns_point("not ready");
@@ -451,7 +429,6 @@ static void sleep_until_ready(void *unused)
 
 static void make_ready(void *unused)
 {
-    (void)unused;
     ready = true;
     turns_point("ready");
     if (sleeper)
@@ -465,10 +442,9 @@ static void set_nap(bool careful, uint64_t slice, bool limited)
     nap.limited = limited;
 }
 
-static void a_wake_up_that_is_lost_is_found(void **state)
+without_stage(a_wake_up_that_is_lost_is_found)
 {
     const turns_race race = RACE("wake", NULL, {"sleeps", sleep_until_ready, NULL}, {"wakes", make_ready, NULL});
-    (void)state;
     set_nap(false, UINT64_MAX, false);
     assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "no task can go on: a deadlock, or a wake-up is lost");
     assert_told("sleeps       parked, at: park");
@@ -483,15 +459,13 @@ static void a_wake_up_that_is_lost_is_found(void **state)
 
 static void check_moment(void *user)
 {
-    (void)user;
     turns_check(nap.woke_at == UINT64_C(1000000000) + 100 + nap.slice + 100);
 }
 
 /* Nothing wakes it, and time moves to its deadline and not beyond. */
-static void time_moves_to_a_limit_of_the_program(void **state)
+without_stage(time_moves_to_a_limit_of_the_program)
 {
     turns_race race = RACE("lone", check_moment, {"sleeps", sleep_until_ready, NULL});
-    (void)state;
     set_nap(false, UINT64_C(3000000000), true);
     assert_int_equal(turns_run_all(&race, 0), 1);
     set_nap(false, UINT64_C(3000000000), false);
@@ -506,7 +480,6 @@ static void time_moves_to_a_limit_of_the_program(void **state)
 static void park_until_ready(void *unused)
 {
     gpusync_waiter *waiter = (gpusync_waiter *)calloc(1, sizeof *waiter);
-    (void)unused;
     sleeper = waiter;
     while (!ready)
         turns_hooks.park(NULL, waiter, UINT64_MAX);
@@ -520,14 +493,12 @@ static void park_until_ready(void *unused)
 
 static bool is_listed(void *unused)
 {
-    (void)unused;
     return sleeper != NULL;
 }
 
 /* The first unpark has no reason: the sleeper parks again, unless it is ready by then. */
 static void wake_twice(void *unused)
 {
-    (void)unused;
     turns_until(is_listed, NULL);
     turns_hooks.unpark(NULL, sleeper);
     os_unfair_lock_lock(&locks[0]);
@@ -539,15 +510,13 @@ static void wake_twice(void *unused)
 
 static void check_none_listed(void *user)
 {
-    (void)user;
     turns_check(!sleeper);
 }
 
-static void the_waiter_is_not_touched_after_its_last_park(void **state)
+without_stage(the_waiter_is_not_touched_after_its_last_park)
 {
     const turns_race race = RACE("waiter", check_none_listed, {"sleeps", park_until_ready, NULL},
                                  {"wakes", wake_twice, NULL});
-    (void)state;
     assert_true(turns_run_all(&race, 3) > 10);
     assert_int_equal(turns_run_seeds(&race, 300), 301);
 }
@@ -555,7 +524,6 @@ static void the_waiter_is_not_touched_after_its_last_park(void **state)
 static void unpark_then_park(void *unused)
 {
     gpusync_waiter waiter = {{NULL, NULL}};
-    (void)unused;
     turns_hooks.unpark(NULL, &waiter);
     turns_hooks.unpark(NULL, &waiter);
     turns_hooks.park(NULL, &waiter, UINT64_MAX); /* the permit, one at most */
@@ -564,10 +532,9 @@ static void unpark_then_park(void *unused)
     turns_check(turns_now() >= UINT64_C(6000000000));
 }
 
-static void an_unpark_leaves_one_permit(void **state)
+without_stage(an_unpark_leaves_one_permit)
 {
     const turns_race race = RACE("permit", NULL, {"alone", unpark_then_park, NULL});
-    (void)state;
     assert_int_equal(turns_run_all(&race, 0), 1);
 }
 
@@ -577,7 +544,6 @@ static enum { WITH_YIELDS, WITH_LOOKS, WITH_POINTS } loop;
 
 static void spin(void *unused)
 {
-    (void)unused;
     while (!ready) {
         if (loop == WITH_YIELDS)
             turns_yield(NULL);
@@ -590,16 +556,14 @@ static void spin(void *unused)
 
 static void check_points(void *user)
 {
-    (void)user;
     turns_check(turns.points < (loop == WITH_POINTS ? 2000 : 100));
 }
 
 /* A loop without a yield ends by seed only: in a search no task is made to switch. No change of priority is at a point
    that is reached. */
-static void a_loop_that_waits_for_others_ends(void **state)
+without_stage(a_loop_that_waits_for_others_ends)
 {
     turns_race race = RACE("spin", check_points, {"spins", spin, NULL}, {"ready", make_ready, NULL});
-    (void)state;
     race.reach = UINT64_C(1) << 40;
     for (loop = WITH_YIELDS; loop <= WITH_LOOKS; loop++) {
         assert_true(turns_run_all(&race, 2) > 3);
@@ -633,14 +597,12 @@ static void release_under_a_lock(void *lock)
 
 static void walk_for_ever(void *unused)
 {
-    (void)unused;
     for (;;)
         turns_point("on and on");
 }
 
 static void assert_itself(void *unused)
 {
-    (void)unused;
     turns_expect(stage + 7, 8);
 }
 
@@ -648,12 +610,11 @@ static void add_more_each_time(void *user)
 {
     static part more[] = {{"same", walk, "s"}, {"same", walk, "s"}, {"same", walk, "s"}, {NULL, NULL, NULL}};
     static int times;
-    (void)user;
     steps = 2;
     add_parts(times++ ? more : &more[1]);
 }
 
-static void what_must_not_be_is_reported(void **state)
+without_stage(what_must_not_be_is_reported)
 {
     const struct {
         turns_race race;
@@ -668,22 +629,19 @@ static void what_must_not_be_is_reported(void **state)
         {{.name = "e", .setup = add_more_each_time}, 1, "the program is not the same each time"},
         {RACE("f", NULL, {"asserts", assert_itself, NULL}), 0, "stage + 7: 7, expected 8"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         assert_fails(search(&rows[i].race, rows[i].switches), NULL, rows[i].told);
 }
 
 static void crash(void *unused)
 {
-    (void)unused;
     turns_point("soon");
     abort();
 }
 
-static void a_signal_is_reported(void **state)
+without_stage(a_signal_is_reported)
 {
     turns_race race = RACE("crash", NULL, {"crashes", crash, NULL});
-    (void)state;
     race.reach = 10;
     assert_fails(by_seed(&race, 1), NULL, "the program ends by signal 6");
     assert_told("again: TURNS_RACE='crash' TURNS_SEED=1:10");
@@ -691,9 +649,8 @@ static void a_signal_is_reported(void **state)
     assert_int_equal(WTERMSIG(child.status), SIGABRT);
 }
 
-static void a_trace_has_each_point(void **state)
+without_stage(a_trace_has_each_point)
 {
-    (void)state;
     run_child(search(&sum_race, 0), "TURNS_TRACE=1");
     assert_string_equal(child.text, "1 one: between\n2 one: its end\n3 two: between\n4 two: its end\n"
                                     "1 two: between\n2 two: its end\n3 one: between\n4 one: its end\n2\n");
@@ -707,10 +664,9 @@ static void draw_numbers(void *user)
 }
 
 /* The same seed draws the same numbers. */
-static void each_seed_draws_its_own_numbers(void **state)
+without_stage(each_seed_draws_its_own_numbers)
 {
     unsigned drawn[3];
-    (void)state;
     steps = 0;
     for (int i = 0; i < 3; i++) {
         const turns_race race = {.name = "draw", .setup = draw_numbers, .user = &drawn[i], .reach = 10};
@@ -728,7 +684,6 @@ static bool tells;
 
 static int run_posted(void *device, size_t most, size_t *count)
 {
-    (void)device;
     *count = 0;
     turns_point("a look for callbacks");
     while (posted > 0 && *count < most) {
@@ -742,13 +697,11 @@ static int run_posted(void *device, size_t most, size_t *count)
 
 static bool is_first_run(void *unused)
 {
-    (void)unused;
     return number >= 1;
 }
 
 static void post_callbacks(void *unused)
 {
-    (void)unused;
     posted++;
     if (tells)
         turns_notify(NULL);
@@ -769,11 +722,10 @@ static void add_poster(void *when_told)
         turns_callbacks(NULL);
 }
 
-static void the_callbacks_are_a_task(void **state)
+without_stage(the_callbacks_are_a_task)
 {
     const turns_race polls = {.name = "polls", .setup = add_poster, .teardown = check_sum};
     const turns_race told = {.name = "told", .setup = add_poster, .teardown = check_sum, .user = &tells};
-    (void)state;
     tells = true;
     assert_passes(search(&told, 3), NULL);
     assert_passes(by_seed(&told, 100), NULL);
@@ -802,7 +754,6 @@ static bool is_completed(void *buffer)
 
 static void await_completion(void *unused)
 {
-    (void)unused;
     turns_until(is_completed, buffers[0]);
     turns_check(turns_state_of("first") == TURNS_OVER);
     turns_check(metal_status(buffers[1]) == 4);
@@ -810,7 +761,6 @@ static void await_completion(void *unused)
 
 static void make_queue(void *user)
 {
-    (void)user;
     device = metal_device_new();
     queue = metal_queue_new(device, 8);
     for (int i = 0; i < 2; i++)
@@ -822,7 +772,6 @@ static void make_queue(void *user)
 
 static void release_queue(void *user)
 {
-    (void)user;
     turns_check(metal_status(buffers[0]) == 4);
     for (int i = 0; i < 2; i++)
         metal_release(buffers[i]);
@@ -833,9 +782,8 @@ static void release_queue(void *user)
 
 static const turns_race gpu_race = {.name = "gpu", .setup = make_queue, .teardown = release_queue};
 
-static void the_gpu_is_a_task_and_messages_are_points(void **state)
+without_stage(the_gpu_is_a_task_and_messages_are_points)
 {
-    (void)state;
     run_child(search(&gpu_race, 0), "TURNS_TRACE=1");
     assert_int_equal(child.status, 0);
     assert_told("first: objc_msgSend");
@@ -862,7 +810,6 @@ static void run_dispatched(void *context)
 
 static void dispatch_one(void *unused)
 {
-    (void)unused;
     dispatch_async_f(serial, NULL, run_dispatched);
     for (int k = 0; k < 3; k++)
         add_one_locked(NULL);
@@ -870,7 +817,6 @@ static void dispatch_one(void *unused)
 
 static void make_serial(void *user)
 {
-    (void)user;
     serial = dispatch_queue_create("turns", NULL);
     ran = 0;
     add_parts(PARTS({"dispatches", dispatch_one, NULL}));
@@ -879,7 +825,6 @@ static void make_serial(void *user)
 
 static void release_serial(void *user)
 {
-    (void)user;
     turns_check(ran == 3);
     turns_check(number == 6);
     dispatch_release(serial);
@@ -887,9 +832,8 @@ static void release_serial(void *user)
 
 static const turns_race serial_race = {.name = "workers", .setup = make_serial, .teardown = release_serial};
 
-static void the_workers_are_a_task(void **state)
+without_stage(the_workers_are_a_task)
 {
-    (void)state;
     assert_true(turns_run_all(&serial_race, 2) > 20);
     assert_int_equal(turns_run_seeds(&serial_race, 300), 301);
 }
@@ -906,22 +850,19 @@ static void add_one_in_two_atomics(void *unused)
 
 static void add_one_in_one_atomic(void *unused)
 {
-    (void)unused;
     __atomic_fetch_add(&number, 1, __ATOMIC_SEQ_CST);
 }
 
 static void exchange_until_it_holds(void *unused)
 {
     int was = __atomic_load_n(&number, __ATOMIC_RELAXED);
-    (void)unused;
     while (!__atomic_compare_exchange_n(&number, &was, was + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
         continue;
 }
 
-static void each_atomic_operation_is_a_point(void **state)
+without_stage(each_atomic_operation_is_a_point)
 {
     turns_race race = {.name = "atomic", .setup = add_parts, .teardown = check_sum};
-    (void)state;
     race.user = PARTS({"one", add_one_in_two_atomics, NULL}, {"two", add_one_in_two_atomics, NULL});
     assert_fails_again(search(&race, 1), "TURNS_CHOICES=", "not true: number == 2");
     race.user = PARTS({"one", add_one_in_one_atomic, NULL}, {"two", add_one_in_one_atomic, NULL});
@@ -935,32 +876,6 @@ int main(void)
 {
     unsetenv("TURNS_SEEDS"); /* of a long run */
     unsetenv("TURNS_SWITCHES");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_schedules_are_those_counted_by_hand),
-        cmocka_unit_test(a_yield_is_a_switch_that_does_not_count),
-        cmocka_unit_test(a_search_with_a_limit_ends_there),
-        cmocka_unit_test(the_environment_says_how_much_is_searched),
-        cmocka_unit_test(a_lost_update_is_found),
-        cmocka_unit_test(a_lock_excludes),
-        cmocka_unit_test(a_try_lock_that_fails_behind_the_last_look_is_found),
-        cmocka_unit_test(a_deadlock_of_two_locks_is_found_and_reported),
-        cmocka_unit_test(a_defect_of_depth_three_is_found),
-        cmocka_unit_test(a_wake_up_that_is_lost_is_found),
-        cmocka_unit_test(time_moves_to_a_limit_of_the_program),
-        cmocka_unit_test(the_waiter_is_not_touched_after_its_last_park),
-        cmocka_unit_test(an_unpark_leaves_one_permit),
-        cmocka_unit_test(a_loop_that_waits_for_others_ends),
-        cmocka_unit_test(what_must_not_be_is_reported),
-        cmocka_unit_test(a_signal_is_reported),
-        cmocka_unit_test(a_trace_has_each_point),
-        cmocka_unit_test(each_seed_draws_its_own_numbers),
-#ifdef WITH_ATOMICS
-        cmocka_unit_test(each_atomic_operation_is_a_point),
-#endif
-        cmocka_unit_test(the_callbacks_are_a_task),
-        cmocka_unit_test(the_gpu_is_a_task_and_messages_are_points),
-        cmocka_unit_test(the_workers_are_a_task),
-    };
     unsetenv("TURNS_SUMMARY");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests();
 }

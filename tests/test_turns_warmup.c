@@ -33,7 +33,6 @@ static void start_it(void *disabled)
 
 static bool is_there(void *unused)
 {
-    (void)unused;
     return warmup != NULL;
 }
 
@@ -59,7 +58,6 @@ static void ask_for_one(void *number)
 
 static void ask_for_all(void *unused)
 {
-    (void)unused;
     turns_until(is_there, NULL);
     begun[3] = turns_self();
     results[3] = gpusync_warmup_wait(warmup, GPUSYNC_FOREVER, NULL, NULL);
@@ -81,7 +79,6 @@ static void set_up_share(void *disabled)
 
 static void tear_down_share(void *unused)
 {
-    (void)unused;
     for (int i = 0; i < 4; i++)
         turns_expect(results[i], GPUSYNC_OK);
     turns_check(made[0] == made[1] && made[0] != made[2] && made[2]);
@@ -90,14 +87,13 @@ static void tear_down_share(void *unused)
 }
 
 /* Whoever comes first to a pipeline compiles it, once, and each that waits is woken. */
-static void test_those_who_ask_at_once_share_a_compilation(void **state)
+without_stage(test_those_who_ask_at_once_share_a_compilation)
 {
     const turns_race races[] = {
         {.name = "share", .setup = set_up_share, .teardown = tear_down_share, .limit = MOST},
         {.name = "share a disabled one", .setup = set_up_share, .teardown = tear_down_share, .user = numbers,
          .limit = MOST},
     };
-    (void)state;
     for (int i = 0; i < 2; i++)
         run_race(&races[i], 1, SEEDS, 0);
 }
@@ -108,8 +104,6 @@ static bool compiles[4];
 
 static void note_compilation(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
-    (void)object;
     for (int i = 0; i < 4 && phase == SOFTMETAL_BEFORE && strcmp(selector, "newFunctionWithName:") == 0; i++)
         compiles[i] = compiles[i] || begun[i] == turns_self();
 }
@@ -118,7 +112,6 @@ static void note_compilation(void *user, softmetal_phase phase, void *object, co
 static bool are_in_progress(void *unused)
 {
     bool all = true;
-    (void)unused;
     for (int i = 0; i < 4; i++) {
         const turns_task *task = begun[i];
         all = all && task && (task->state == TURNS_PARKED || task->state == TURNS_OVER || compiles[i]);
@@ -128,7 +121,6 @@ static bool are_in_progress(void *unused)
 
 static void destroy_it(void *unused)
 {
-    (void)unused;
     turns_until(are_in_progress, NULL);
     turns_expect(gpusync_warmup_destroy(warmup), GPUSYNC_OK);
     gone = true;
@@ -157,23 +149,13 @@ static void tear_down_leave(void *disabled)
 }
 
 /* A wait that is in progress ends, one way or the other, and what is compiled is released. */
-static void test_a_destroy_ends_those_who_ask(void **state)
+without_stage(test_a_destroy_ends_those_who_ask)
 {
     const turns_race races[] = {
         {.name = "leave", .setup = set_up_leave, .teardown = tear_down_leave, .limit = MOST},
         {.name = "leave a disabled one", .setup = set_up_leave, .teardown = tear_down_leave, .user = numbers,
          .limit = MOST},
     };
-    (void)state;
     for (int i = 0; i < 2; i++)
         run_race(&races[i], 1, SEEDS, 3);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_those_who_ask_at_once_share_a_compilation),
-        cmocka_unit_test(test_a_destroy_ends_those_who_ask),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

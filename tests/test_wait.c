@@ -55,8 +55,7 @@ typedef struct each {
 static void each_way(void **state)
 {
     const each *e = (const each *)*state;
-    way by;
-    for (by = BY_TICKET; by < WAYS; by++) {
+    for (way by = BY_TICKET; by < WAYS; by++) {
         stage_desc desc = {.queues = 2, .timelines = 1};
         void *own = &desc;
         print_message("  %s\n", way_names[by]);
@@ -66,9 +65,14 @@ static void each_way(void **state)
     }
 }
 
-#define on_each_way(test) {#test, each_way, NULL, NULL, (void *)&(each){test}}
-#define on_each_way_of_both_kinds(test) \
-    on_each_way(test), {#test "_on_metal4", each_way, stages_are_metal4, stages_are_legacy, (void *)&(each){test}}
+#define on_each_way(test) EACH_WAY(test, {#test, each_way, NULL, NULL, (void *)&(each){test}})
+#define on_each_way_of_both_kinds(test)                                   \
+    EACH_WAY(test, {#test, each_way, NULL, NULL, (void *)&(each){test}}, \
+             ALL_ON_METAL4(test, each_way, (void *)&(each){test}))
+#define EACH_WAY(test, ...)               \
+    static void test(stage *s, way by);   \
+    KIT_ADD(test, __VA_ARGS__)            \
+    static void test(stage *s, way by)
 
 static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
 {
@@ -77,17 +81,15 @@ static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
 
 /* -- tickets ------------------------------------------------------------------------------------------------------- */
 
-static void test_S2_a_poll_reads_metals_status_and_done_asks_metal_nothing(void **state)
+on_world(test_S2_a_poll_reads_metals_status_and_done_asks_metal_nothing)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = commit(s->q[0], buffer);
-    uint64_t messages;
     softmetal_schedule(buffer);
     softmetal_execute(buffer);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
     softmetal_complete(buffer); /* its handler has not run */
-    messages = softmetal_messages();
+    uint64_t messages = softmetal_messages();
     assert_false(gpusync_is_done(s->q[0], ticket));
     assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
     assert_int_equal(gpusync_in_flight(s->q[0]), 1);
@@ -116,9 +118,8 @@ static trio commit_trio(stage *s)
     return t;
 }
 
-static void test_R1_ordered_and_unordered_work_end_without_each_other(void **state)
+on_both_worlds(test_R1_ordered_and_unordered_work_end_without_each_other)
 {
-    stage *s = stage_of(state);
     trio t = commit_trio(s);
     note loose = {0}, behind = {0};
     on_done(ticket_at(s->q[0], 2), &loose);
@@ -150,9 +151,8 @@ static void test_R1_ordered_and_unordered_work_end_without_each_other(void **sta
 }
 
 /* Each sleeper is woken by the end of its own work, however the others stand. */
-static void test_R1_sleepers_wake_for_unordered_work_by_itself(void **state)
+on_both_worlds(test_R1_sleepers_wake_for_unordered_work_by_itself)
 {
-    stage *s = stage_of(state);
     trio t = commit_trio(s);
     plan(MS(2), finish_now, t.loose);
     assert_ok(gpusync_wait(s->q[0], 2, GPUSYNC_FOREVER, NULL));
@@ -172,7 +172,7 @@ static void test_R1_sleepers_wake_for_unordered_work_by_itself(void **state)
 typedef enum loose_end { FAILS, IS_CANCELLED, IS_OVERTAKEN, INHERITS } loose_end;
 
 /* A result of its own tells that the GPU is finished with it, whatever earlier work does. */
-static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **state)
+on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
 {
     static const struct {
         loose_end end;
@@ -183,17 +183,14 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
         {IS_OVERTAKEN, GPUSYNC_ERROR_NOT_RISING},
         {INHERITS, GPUSYNC_ERROR_COMPILE},
     };
-    stage *s = stage_of(state);
-    size_t i;
     commit_new(s->q[0]); /* does not end */
-    for (i = 0; i < LENGTH(rows); i++) {
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         gpusync_timeline *gate_of = new_timeline(s->device), *out = new_timeline(s->device);
         const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
         void *buffer = new_buffer(s->q[0]);
-        gpusync_ticket ticket;
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
-                        .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_HOST_SYNC);
+        gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
+                                       .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_HOST_SYNC);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
         assert_false(is_sent(buffer));
         switch (rows[i].end) {
@@ -219,12 +216,11 @@ static void test_R1_a_poll_tells_every_result_of_unordered_work_at_once(void **s
 
 /* -- limits -------------------------------------------------------------------------------------------------------- */
 
-static void test_S5_without_time_a_wait_looks_once_and_sleeps_never(stage *s, way by)
+on_each_way(test_S5_without_time_a_wait_looks_once_and_sleeps_never)
 {
     work w = signalling_work(s);
-    uint64_t statuses;
     assert_result(wait_by(s, by, 0, NULL), GPUSYNC_TIMEOUT); /* with the look that is due once in 50 ms */
-    statuses = softmetal_message_count("status");
+    uint64_t statuses = softmetal_message_count("status");
     assert_result(wait_by(s, by, 0, NULL), GPUSYNC_TIMEOUT);
     if (by == BY_TICKET || by == BY_EVERYTHING || by == BY_DEVICE)
         assert_int_equal(softmetal_message_count("status") - statuses, 1);
@@ -235,19 +231,17 @@ static void test_S5_without_time_a_wait_looks_once_and_sleeps_never(stage *s, wa
     assert_int_equal(kit_now().log_lines, 0); /* a wait without time asks */
 }
 
-static void test_S5_a_wait_keeps_its_limit_and_can_be_repeated(stage *s, way by)
+on_each_way_of_both_kinds(test_S5_a_wait_keeps_its_limit_and_can_be_repeated)
 {
     static const uint64_t limits[] = {1, US(3), MS(10), MS(50), SECONDS(3)};
     gpusync_wait_options options = {0};
     work w = signalling_work(s);
     long blocks = kit_now().blocks;
-    size_t i;
-    for (i = 0; i < LENGTH(limits); i++) {
-        unsigned long parks;
+    for (size_t i = 0; i < LENGTH(limits); i++) {
         world_begin();
         assert_result(wait_by(s, by, limits[i], &options), GPUSYNC_TIMEOUT);
         assert_about(world_passed(), limits[i]);
-        parks = world.parks < WORLD_PARKS ? world.parks : WORLD_PARKS;
+        unsigned long parks = world.parks < WORLD_PARKS ? world.parks : WORLD_PARKS;
         while (parks-- > 0) assert_true(world.deadline[parks] <= world.begun + limits[i] + WORLD_SLACK);
     }
     assert_true(log_has(GPUSYNC_LOG_WARNING, "first") || log_has(GPUSYNC_LOG_WARNING, "a"));
@@ -258,7 +252,7 @@ static void test_S5_a_wait_keeps_its_limit_and_can_be_repeated(stage *s, way by)
     assert_ok(wait_by(s, by, 0, NULL));
 }
 
-static void test_S5_F10_huge_limits_do_not_overflow(stage *s, way by)
+on_each_way_of_both_kinds(test_S5_F10_huge_limits_do_not_overflow)
 {
     static const uint64_t limits[] = {UINT64_MAX - 1, UINT64_MAX / 2, (uint64_t)INT64_MAX + 1};
     work w = signalling_work(s);
@@ -268,7 +262,7 @@ static void test_S5_F10_huge_limits_do_not_overflow(stage *s, way by)
 }
 
 /* No handler wakes the wait: it looks at its limit. */
-static void test_S5_what_has_ended_by_the_deadline_has_ended(stage *s, way by)
+on_each_way(test_S5_what_has_ended_by_the_deadline_has_ended)
 {
     work w = signalling_work(s);
     plan(MS(5), complete_now, w.buffer);
@@ -276,15 +270,6 @@ static void test_S5_what_has_ended_by_the_deadline_has_ended(stage *s, way by)
     assert_about(world_passed(), MS(5));
     assert_int_equal(world.parks, 1);
     assert_int_equal(kit_now().log_lines, 0);
-}
-
-/* From here on no listener hears of a value. */
-static void deafen(bool deaf)
-{
-    softmetal_quirks quirks;
-    softmetal_get_quirks(&quirks);
-    quirks.deaf_to_everything = deaf;
-    softmetal_set_quirks(&quirks);
 }
 
 static void signal_as_others(gpusync_timeline *timeline, uint64_t value)
@@ -299,19 +284,18 @@ static void others_signal_5(void *timeline)
     signal_as_others((gpusync_timeline *)timeline, 5);
 }
 
-static void test_S5_a_value_of_others_counts_that_has_come_by_the_deadline(void **state)
+on_world_with(test_S5_a_value_of_others_counts_that_has_come_by_the_deadline, .timelines = 1,
+              .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
-    deafen(true);
+    set_quirks(.deaf_to_everything = true);
     plan(MS(2), others_signal_5, s->t[0]);
     assert_ok(gpusync_timeline_wait(s->t[0], 5, MS(2), NULL));
     assert_about(world_passed(), MS(2));
     assert_int_equal(world.parks, 1);
 }
 
-static void test_S5_a_park_that_returns_early_costs_nothing_but_another(void **state)
+on_both_worlds(test_S5_a_park_that_returns_early_costs_nothing_but_another)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = commit(s->q[0], buffer);
     world.restless = true;
@@ -326,9 +310,8 @@ static void test_S5_a_park_that_returns_early_costs_nothing_but_another(void **s
 }
 
 /* A handler that runs between the check and the park leaves a permit. */
-static void test_S5_an_end_before_the_park_is_not_slept_through(void **state)
+on_both_worlds(test_S5_an_end_before_the_park_is_not_slept_through)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = commit(s->q[0], buffer);
     plan(0, finish_now, buffer); /* at the next look at the status, or in park: the first moment that there is */
@@ -339,15 +322,13 @@ static void test_S5_an_end_before_the_park_is_not_slept_through(void **state)
 /* -- room ---------------------------------------------------------------------------------------------------------- */
 
 /* F4: also where handlers are slow. Metal has ended the work, and a look gives its place back. */
-static void test_F4_R10_a_wait_for_room_keeps_its_limit(void **state)
+on_world_with(test_F4_R10_a_wait_for_room_keeps_its_limit, .queue = {.max_command_buffer_count = 2})
 {
     static const uint64_t limits[] = {1, US(3), MS(10), MS(50), SECONDS(3)};
-    stage *s = stage_of(state);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     void *made;
-    size_t i;
-    for (i = 0; i < 2; i++) commit(s->q[0], buffers[i]);
-    for (i = 0; i < LENGTH(limits); i++) {
+    for (size_t i = 0; i < 2; i++) commit(s->q[0], buffers[i]);
+    for (size_t i = 0; i < LENGTH(limits); i++) {
         made = s;
         world_begin();
         assert_result(gpusync_command_buffer_create(s->q[0], NULL, limits[i], &made), GPUSYNC_TIMEOUT);
@@ -368,9 +349,9 @@ static void test_F4_R10_a_wait_for_room_keeps_its_limit(void **state)
 }
 
 /* All that fills the queue is open, so that only the program can make room: for ever, but for the second. */
-static void test_R10_the_second_begins_again_when_metal_has_had_work(void **state)
+on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues = 2,
+              .queue = {.max_command_buffer_count = 1})
 {
-    stage *s = stage_of(state);
     void *other = new_buffer(s->q[1]), *made = s;
     (void)new_buffer(s->q[0]);
     commit(s->q[1], other);
@@ -383,9 +364,8 @@ static void test_R10_the_second_begins_again_when_metal_has_had_work(void **stat
 /* -- what never waits ---------------------------------------------------------------------------------------------- */
 
 /* An open buffer is no work yet. */
-static void test_F16_an_open_buffer_holds_up_no_wait(void **state)
+on_world_with(test_F16_an_open_buffer_holds_up_no_wait, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]);
     encode_signal(s->q[0], open, at(s->t[0], 1));
     commit_new(s->q[0]);
@@ -397,9 +377,9 @@ static void test_F16_an_open_buffer_holds_up_no_wait(void **state)
     assert_int_equal(world.parks + world.yields, 0);
 }
 
-static void test_S5_calls_without_a_limit_call_no_hook_that_waits(void **state)
+on_world_with(test_S5_calls_without_a_limit_call_no_hook_that_waits, .queues = 2, .timelines = 1,
+              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
-    stage *s = stage_of(state);
     void *open = new_buffer(s->q[0]), *held = new_buffer(s->q[1]);
     void *witness = softmetal_new_device();
     gpusync_error error;
@@ -447,9 +427,8 @@ static void assert_refused(gpusync_result got, gpusync_result expected, gpusync_
     *error = unfilled();
 }
 
-static void test_S4_S5_a_wait_that_refuses_fills_the_error_and_has_changed_nothing(void **state)
+on_both_worlds_with(test_S4_S5_a_wait_that_refuses_fills_the_error_and_has_changed_nothing, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_ticket ticket = commit_new(s->q[0]);
     const gpusync_point beyond = ticket_at(s->q[0], ticket + 1);
     gpusync_error error = unfilled();
@@ -480,15 +459,13 @@ static void test_S4_S5_a_wait_that_refuses_fills_the_error_and_has_changed_nothi
 
 /* -- costs --------------------------------------------------------------------------------------------------------- */
 
-static void test_S2_waits_for_what_is_done_send_no_message(stage *s, way by)
+on_each_way_of_both_kinds(test_S2_waits_for_what_is_done_send_no_message)
 {
-    uint64_t messages;
-    long allocations;
     signalling_work(s);
     finish_all(s);
     assert_ok(wait_by(s, by, GPUSYNC_FOREVER, NULL));
-    messages = softmetal_messages();
-    allocations = kit_now().allocations;
+    uint64_t messages = softmetal_messages();
+    long allocations = kit_now().allocations;
     assert_ok(wait_by(s, by, GPUSYNC_FOREVER, NULL));
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
     assert_int_equal(softmetal_messages(), messages);
@@ -496,7 +473,7 @@ static void test_S2_waits_for_what_is_done_send_no_message(stage *s, way by)
     assert_int_equal(world.parks + world.yields, 0);
 }
 
-static void test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once(stage *s, way by)
+on_each_way_of_both_kinds(test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once)
 {
     work w = signalling_work(s);
     uint64_t statuses = softmetal_message_count("status");
@@ -512,20 +489,18 @@ static void test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once(stage *s, wa
 }
 
 /* Everyone who waits for one ticket is woken by its end; a later ticket's sleeper sleeps on. */
-static void test_S5_an_end_wakes_all_that_wait_for_it_and_no_other(void **state)
+on_both_kinds_with(test_S5_an_end_wakes_all_that_wait_for_it_and_no_other, .device.hooks = &without_slices)
 {
     enum { SLEEPERS = 24 };
-    stage *s = stage_of(state);
     job jobs[SLEEPERS] = {0}, later = {0};
     void *first = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
-    unsigned i;
     commit(s->q[0], first);
     commit(s->q[0], second);
-    for (i = 0; i < SLEEPERS; i++) job_wait(&jobs[i], s->q[0], 1, GPUSYNC_FOREVER);
+    for (unsigned i = 0; i < SLEEPERS; i++) job_wait(&jobs[i], s->q[0], 1, GPUSYNC_FOREVER);
     job_wait(&later, s->q[0], 2, GPUSYNC_FOREVER);
     await_parked(SLEEPERS + 1);
     softmetal_finish(first);
-    for (i = 0; i < SLEEPERS; i++) assert_ok(job_end(&jobs[i]));
+    for (unsigned i = 0; i < SLEEPERS; i++) assert_ok(job_end(&jobs[i]));
     assert_int_equal(kit_now().unparks, SLEEPERS);
     assert_false(job_is_over(&later));
     softmetal_finish(second);
@@ -533,30 +508,27 @@ static void test_S5_an_end_wakes_all_that_wait_for_it_and_no_other(void **state)
     assert_int_equal(kit_now().unparks, SLEEPERS + 1);
 }
 
-static void test_S5_the_sleep_of_gpusync_itself_wakes_every_thread(void **state)
+on_both_kinds_with(test_S5_the_sleep_of_gpusync_itself_wakes_every_thread, .threads = true)
 {
     enum { SLEEPERS = 8, ROUNDS = 50 };
-    stage *s = stage_of(state);
     job jobs[SLEEPERS] = {0};
-    unsigned round, i;
-    for (round = 0; round < ROUNDS; round++) {
+    for (unsigned round = 0; round < ROUNDS; round++) {
         gpusync_ticket ticket = commit_new(s->q[0]);
-        for (i = 0; i < SLEEPERS; i++) job_wait(&jobs[i], s->q[0], ticket, SECONDS(60));
+        for (unsigned i = 0; i < SLEEPERS; i++) job_wait(&jobs[i], s->q[0], ticket, SECONDS(60));
         assert_true(finish_next(s->q[0]));
-        for (i = 0; i < SLEEPERS; i++) assert_ok(job_end(&jobs[i]));
+        for (unsigned i = 0; i < SLEEPERS; i++) assert_ok(job_end(&jobs[i]));
     }
 }
 
 /* No slice ends this sleep: the clock is far ahead of the machine's, by which the sleep has its end. Other code signals
    the timeline, too, so a message to Metal tells that the thread is listed: from then on a signal has to end its wait,
    whether the thread sleeps already or is about to. */
-static void test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone(void **state)
+on_stage_with(test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone, .threads = true, .timelines = 1,
+              .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
-    uint64_t value;
     PUT(&world.now, gpusync_now_ns() + SECONDS(1000000));
     PUT(&world.on, true);
-    for (value = 1; value <= 20; value++) {
+    for (uint64_t value = 1; value <= 20; value++) {
         job j = {0};
         uint64_t asked = softmetal_message_count("notifyListener:atValue:block:");
         job_value(&j, s->t[0], value, GPUSYNC_FOREVER);
@@ -570,9 +542,9 @@ static void test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone(void *
 
 /* A wake-up ends one sleep. Where the wait then goes on it sleeps again, and does not look at the clock over and over:
    the world's clock counts the looks. */
-static void test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up(void **state)
+on_stage_with(test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up, .threads = true, .timelines = 2,
+              .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
     const gpusync_point points[2] = {at(s->t[0], 1), at(s->t[1], 1)};
     job j = {0};
     uint64_t now;
@@ -592,7 +564,7 @@ static void test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up(vo
 
 /* -- options.error ------------------------------------------------------------------------------------------------- */
 
-static void test_S4_without_an_error_options_error_is_left_alone(stage *s, way by)
+on_each_way_of_both_kinds(test_S4_without_an_error_options_error_is_left_alone)
 {
     gpusync_error error = unfilled(), expected = unfilled();
     const gpusync_wait_options options = {.error = &error};
@@ -606,7 +578,7 @@ static void test_S4_without_an_error_options_error_is_left_alone(stage *s, way b
 }
 
 /* ... and the failure is on record as the wait returns. On a plain queue a look alone finds it. */
-static void test_S4_a_wait_fills_options_error_with_the_failure(stage *s, way by)
+on_each_way_of_both_kinds(test_S4_a_wait_fills_options_error_with_the_failure)
 {
     gpusync_error error = unfilled();
     const gpusync_wait_options options = {.error = &error};
@@ -628,10 +600,9 @@ static void test_S4_a_wait_fills_options_error_with_the_failure(stage *s, way by
 }
 
 /* It is found between two turns of the spin; nothing unparks a thread that does not sleep. */
-static void test_R20_a_wait_that_spins_ends_with_its_queue(void **state)
+on_both_kinds(test_R20_a_wait_that_spins_ends_with_its_queue)
 {
     static const gpusync_spin for_ever = {.yield_iterations = UINT32_MAX};
-    stage *s = stage_of(state);
     gpusync_queue *queue = s->q[0];
     job j = {.options = {.spin = &for_ever}};
     note n = {0};
@@ -649,18 +620,16 @@ static void test_R20_a_wait_that_spins_ends_with_its_queue(void **state)
 
 /* -- everything (R27) ---------------------------------------------------------------------------------------------- */
 
-static void test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures(void **state)
+on_all_worlds_with(test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    unsigned i;
-    for (i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
+    for (unsigned i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
     commit_new(s->q[1]);
     assert_true(finish_next(s->q[0]) && finish_next(s->q[1]));
     assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT); /* tells nothing */
     finish_all(s);
     assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_device_wait(s->device, 0, NULL));
-    for (i = 0; i < 2; i++) assert_ok(wait_now(s->q[i], GPUSYNC_EVERYTHING));
+    for (unsigned i = 0; i < 2; i++) assert_ok(wait_now(s->q[i], GPUSYNC_EVERYTHING));
     assert_ok(wait_now(s->q[1], 2)); /* earlier tickets are not among the result of one */
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
@@ -678,9 +647,8 @@ static void end_and_ask_for_everything(void *buffer)
     must(gpusync_wait(queue_of_another_thread, GPUSYNC_EVERYTHING, 0, NULL) == GPUSYNC_ERROR_EXECUTION, "told there");
 }
 
-static void test_R27_a_wait_for_everything_begins_with_its_call(void **state)
+on_world(test_R27_a_wait_for_everything_begins_with_its_call)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
@@ -694,12 +662,10 @@ static void test_R27_a_wait_for_everything_begins_with_its_call(void **state)
 
 /* -- the device ---------------------------------------------------------------------------------------------------- */
 
-static void test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues(void **state)
+on_all_worlds_with(test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues, .queues = 3)
 {
-    stage *s = stage_of(state);
     void *buffers[3];
-    unsigned i;
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         buffers[i] = new_buffer(s->q[i]);
         commit(s->q[i], buffers[i]);
     }
@@ -713,13 +679,11 @@ static void test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues(void *
     assert_about(world_passed(), MS(2));
 }
 
-static void test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed(void **state)
+on_all_kinds_with(test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed, .queues = 3)
 {
-    stage *s = stage_of(state);
     job before = {0}, during = {0}, last = {0}, destroy = {0};
     note n = {0};
-    unsigned i;
-    for (i = 0; i < 3; i++) commit_new(s->q[i]);
+    for (unsigned i = 0; i < 3; i++) commit_new(s->q[i]);
     job_device(&before, s->device, GPUSYNC_FOREVER);
     await_parked(1);
     job_destroy(&destroy, s->q[1]);
@@ -748,21 +712,19 @@ static void test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed
     assert_noted(&n, GPUSYNC_OK);
 }
 
-static void test_S5_a_wait_for_the_device_covers_any_number_of_queues(void **state)
+on_world_with(test_S5_a_wait_for_the_device_covers_any_number_of_queues, .no_queue = true)
 {
     enum { CROWD = 20 };
-    stage *s = stage_of(state);
     gpusync_queue *queues[CROWD];
     gpusync_error error = {0};
     const gpusync_wait_options options = {.error = &error};
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    long blocks, n;
-    unsigned i;
+    long n;
     assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL)); /* none */
-    for (i = 0; i < CROWD; i++) assert_ok(gpusync_queue_create(s->device, NULL, &queues[i]));
+    for (unsigned i = 0; i < CROWD; i++) assert_ok(gpusync_queue_create(s->device, NULL, &queues[i]));
     commit_failing(queues[CROWD - 1], SOFTMETAL_PAGE_FAULT);
     assert_true(finish_next(queues[CROWD - 1]));
-    blocks = kit_now().blocks;
+    long blocks = kit_now().blocks;
     for (n = 1; result == GPUSYNC_ERROR_OUT_OF_MEMORY; n++) {
         memory_fail(n, false);
         result = gpusync_device_wait(s->device, 0, &options);
@@ -772,13 +734,13 @@ static void test_S5_a_wait_for_the_device_covers_any_number_of_queues(void **sta
     }
     assert_result(result, GPUSYNC_ERROR_EXECUTION); /* no refused wait has told of it */
     assert_true(n > 2);
-    for (i = 0; i < CROWD; i++) commit_new(queues[i]);
-    for (i = 0; i < CROWD; i++) { /* whichever is missing: the wait is not over */
+    for (unsigned i = 0; i < CROWD; i++) commit_new(queues[i]);
+    for (unsigned i = 0; i < CROWD; i++) { /* whichever is missing: the wait is not over */
         assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
         assert_true(finish_next(queues[(i * 7 + 3) % CROWD]));
     }
     assert_ok(gpusync_device_wait(s->device, 0, NULL));
-    for (i = 0; i < CROWD; i++) assert_ok(gpusync_queue_destroy(queues[i]));
+    for (unsigned i = 0; i < CROWD; i++) assert_ok(gpusync_queue_destroy(queues[i]));
 }
 
 /* -- handlers (R28) ------------------------------------------------------------------------------------------------ */
@@ -800,7 +762,6 @@ static const struct {
 
 static void set_ran(flag_block *self, void *buffer)
 {
-    (void)buffer;
     __atomic_store_n(&self->ran, 1, __ATOMIC_RELAXED);
 }
 
@@ -836,17 +797,15 @@ static gpusync_result wait_for_ticket(stage *s, way by, gpusync_ticket ticket, u
 
 /* The last handler that a wait counts wakes it: its own, or one of earlier work, where its own work has had its handler
    or has none. */
-static void test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run(stage *s, way by)
+on_each_way(test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run)
 {
     enum { OWN, EARLIER, NONE_OF_ITS_OWN, CASES };
-    unsigned which;
-    for (which = OWN; which < CASES; which++) {
+    for (unsigned which = OWN; which < CASES; which++) {
         void *last = new_buffer(s->q[0]), *own = which == EARLIER ? new_buffer(s->q[0]) : NULL;
-        gpusync_ticket ticket;
         flag_block flag;
         if (by == BY_VALUE) continue; /* a value has no handler */
         add_handler(last, &flag);
-        ticket = commit(s->q[0], last);
+        gpusync_ticket ticket = commit(s->q[0], last);
         if (which == EARLIER) ticket = commit(s->q[0], own);
         if (which == NONE_OF_ITS_OWN) ticket = SUBMIT(s->q[0], .label = "empty");
         softmetal_complete(last);
@@ -864,9 +823,8 @@ static void test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run(stage 
 }
 
 /* The end comes first, and wakes no wait that wants the handlers, or wakes it for nothing. */
-static void test_R28_a_wait_for_handlers_sleeps_through_the_end(void **state)
+on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     flag_block flag;
     add_handler(buffer, &flag);
@@ -878,9 +836,8 @@ static void test_R28_a_wait_for_handlers_sleeps_through_the_end(void **state)
     assert_int_equal(flag.ran, 1);
 }
 
-static void test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others(void **state)
+on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others)
 {
-    stage *s = stage_of(state);
     trio t = commit_trio(s);
     softmetal_complete(t.before);
     softmetal_complete(t.loose);
@@ -899,9 +856,8 @@ static void test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others(
     assert_ok(handled(s->q[0], GPUSYNC_NO_TICKET));
 }
 
-static void test_R28_later_handlers_are_not_waited_for(void **state)
+on_both_kinds(test_R28_later_handlers_are_not_waited_for)
 {
-    stage *s = stage_of(state);
     void *first = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
     job ticket = {.options = {.handlers = true}}, all = {.options = {.handlers = true}};
     commit(s->q[0], first);
@@ -916,16 +872,13 @@ static void test_R28_later_handlers_are_not_waited_for(void **state)
     assert_result(handled(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
 }
 
-static void test_R28_a_submission_has_the_handlers_of_all_its_buffers(void **state)
+on_world(test_R28_a_submission_has_the_handlers_of_all_its_buffers)
 {
-    stage *s = stage_of(state);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     flag_block flags[2];
-    gpusync_ticket ticket;
-    unsigned i;
-    for (i = 0; i < 2; i++) add_handler(buffers[i], &flags[i]);
-    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]));
-    for (i = 0; i < 2; i++) softmetal_complete(buffers[i]);
+    for (unsigned i = 0; i < 2; i++) add_handler(buffers[i], &flags[i]);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]));
+    for (unsigned i = 0; i < 2; i++) softmetal_complete(buffers[i]);
     assert_ok(wait_now(s->q[0], ticket));
     assert_result(handled(s->q[0], ticket), GPUSYNC_TIMEOUT);
     softmetal_finish(buffers[1]);
@@ -935,9 +888,8 @@ static void test_R28_a_submission_has_the_handlers_of_all_its_buffers(void **sta
     assert_int_equal(flags[0].ran + flags[1].ran, 2);
 }
 
-static void test_R28_a_failure_is_told_when_the_handler_has_run(void **state)
+on_world(test_R28_a_failure_is_told_when_the_handler_has_run)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     commit(s->q[0], buffer);
@@ -948,9 +900,8 @@ static void test_R28_a_failure_is_told_when_the_handler_has_run(void **state)
     assert_result(handled(s->q[0], 1), GPUSYNC_ERROR_EXECUTION);
 }
 
-static void test_R28_work_that_never_ran_has_no_handlers(void **state)
+on_world_with(test_R28_work_that_never_ran_has_no_handlers, .timelines = 1)
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     flag_block flag;
     add_handler(buffer, &flag);
@@ -964,9 +915,8 @@ static void test_R28_work_that_never_ran_has_no_handlers(void **state)
     assert_ok(handled(s->q[0], 2));
 }
 
-static void test_R28_a_value_has_no_handlers(void **state)
+on_world_with(test_R28_a_value_has_no_handlers, .timelines = 1)
 {
-    stage *s = stage_of(state);
     work w = signalling_work(s);
     assert_result(gpusync_timeline_wait(s->t[0], 1, 0, &with_handlers), GPUSYNC_TIMEOUT);
     softmetal_complete(w.buffer);
@@ -984,8 +934,7 @@ static void *write_in_handlers(void *argument)
 {
     handler_writer *w = (handler_writer *)argument;
     void *pool = metal_pool_push();
-    size_t i;
-    for (i = 0; i < LENGTH(w->blocks); i++) {
+    for (size_t i = 0; i < LENGTH(w->blocks); i++) {
         gpusync_queue *queue = w->s->q[0];
         gpusync_ticket ticket;
         void *buffer;
@@ -1000,42 +949,36 @@ static void *write_in_handlers(void *argument)
     return NULL;
 }
 
-static void test_R28_what_handlers_wrote_is_seen_after_the_wait(void **state)
+on_stage_with(test_R28_what_handlers_wrote_is_seen_after_the_wait, .real = true, .threads = true, .spins = true)
 {
     static const softmetal_chaos chaos = {0, 200, 0};
     static handler_writer writers[3];
     pthread_t threads[LENGTH(writers)];
-    softmetal_quirks quirks;
-    size_t i;
-    softmetal_get_quirks(&quirks);
-    quirks.status_early = true;
-    softmetal_set_quirks(&quirks);
+    set_quirks(.status_early = true);
     softmetal_set_chaos(&chaos);
-    for (i = 0; i < LENGTH(writers); i++) {
+    for (size_t i = 0; i < LENGTH(writers); i++) {
         memset(&writers[i], 0, sizeof writers[i]);
-        writers[i].s = stage_of(state);
+        writers[i].s = s;
         threads[i] = start(write_in_handlers, &writers[i]);
     }
-    for (i = 0; i < LENGTH(writers); i++) join(threads[i]);
-    settle(stage_of(state));
+    for (size_t i = 0; i < LENGTH(writers); i++) join(threads[i]);
+    settle(s);
 }
 
 /* -- lost handlers and deaf listeners (R24, T7) -------------------------------------------------------------------- */
 
-static void test_T7_a_sleeping_wait_looks_after_50_ms_and_then_more_seldom(void **state)
+on_both_worlds(test_T7_a_sleeping_wait_looks_after_50_ms_and_then_more_seldom)
 {
     static const unsigned looks_ms[] = {50, 150, 350, 750, 1150, 1550, 1900};
-    stage *s = stage_of(state);
-    size_t i;
     commit_new(s->q[0]);
     assert_result(gpusync_wait(s->q[0], 1, MS(1900), NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(world.parks, LENGTH(looks_ms));
-    for (i = 0; i < LENGTH(looks_ms); i++)
+    for (size_t i = 0; i < LENGTH(looks_ms); i++)
         assert_int_equal((world.deadline[i] - world.begun + US(500)) / MS(1), looks_ms[i]);
 }
 
 /* Metal loses the handler of the work itself. */
-static void test_T7_a_lost_handler_costs_one_slice(stage *s, way by)
+on_each_way(test_T7_a_lost_handler_costs_one_slice)
 {
     work w = signalling_work(s);
     plan(MS(10), lose_handlers_now, w.buffer);
@@ -1043,7 +986,7 @@ static void test_T7_a_lost_handler_costs_one_slice(stage *s, way by)
     assert_about(world_passed(), MS(50));
 }
 
-static void test_T7_parks_that_return_early_put_off_no_look(stage *s, way by)
+on_each_way(test_T7_parks_that_return_early_put_off_no_look)
 {
     work w = signalling_work(s);
     world.restless = true;
@@ -1075,7 +1018,7 @@ static work held_elsewhere(stage *s, place where, elsewhere *e)
     e->s = s;
     if (where == AT_AN_EVENT) {
         gpusync_timeline_desc desc = {0};
-        deafen(true);
+        set_quirks(.deaf_to_everything = true);
         e->event = metal_shared_event_new(s->metal_device);
         assert_non_null(e->event);
         desc.shared_event = e->event;
@@ -1110,7 +1053,7 @@ static void finish_the_stage(void *what)
 
 static void end_elsewhere(elsewhere *e, place where)
 {
-    deafen(false);
+    set_quirks(.deaf_to_everything = false);
     settle(e->s);
     if (where == ON_A_QUEUE_OF_DESTROY_LATER) assert_noted(&e->destroyed, GPUSYNC_OK);
     if (e->other) assert_ok(gpusync_timeline_destroy(e->other));
@@ -1130,17 +1073,17 @@ static void wait_with_trouble_elsewhere(stage *s, way by, place where)
     end_elsewhere(&e, where);
 }
 
-static void test_R24_a_wait_finds_the_lost_handler_of_another_queue(stage *s, way by)
+on_each_way(test_R24_a_wait_finds_the_lost_handler_of_another_queue)
 {
     wait_with_trouble_elsewhere(s, by, ON_A_QUEUE);
 }
 
-static void test_R24_a_wait_finds_the_lost_handler_of_a_queue_that_is_destroyed_later(stage *s, way by)
+on_each_way(test_R24_a_wait_finds_the_lost_handler_of_a_queue_that_is_destroyed_later)
 {
     wait_with_trouble_elsewhere(s, by, ON_A_QUEUE_OF_DESTROY_LATER);
 }
 
-static void test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed(stage *s, way by)
+on_each_way_of_both_kinds(test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed)
 {
     wait_with_trouble_elsewhere(s, by, AT_AN_EVENT);
 }
@@ -1148,8 +1091,7 @@ static void test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed(stag
 /* A queue has room for one buffer, and is full with the held work. */
 static void each_place(void (*body)(stage *s, place where))
 {
-    place where;
-    for (where = ON_A_QUEUE; where < PLACES; where++) {
+    for (place where = ON_A_QUEUE; where < PLACES; where++) {
         stage_desc desc = {.queues = 2, .timelines = 1, .queue = {.max_command_buffer_count = 1}};
         void *state = &desc;
         print_message("  %s\n", place_names[where]);
@@ -1174,15 +1116,13 @@ static void room_behind_trouble(stage *s, place where)
     end_elsewhere(&e, where);
 }
 
-static void test_R24_a_wait_for_room_finds_trouble_elsewhere(void **state)
+without_stage(test_R24_a_wait_for_room_finds_trouble_elsewhere)
 {
-    (void)state;
     each_place(room_behind_trouble);
 }
 
-static void test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue(void **state)
+on_world_with(test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue, .queue = {.max_command_buffer_count = 1})
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     commit(s->q[0], buffer);
     plan(MS(10), lose_handlers_now, buffer);
@@ -1237,9 +1177,8 @@ static void waits_of_49_ms_behind_trouble(stage *s, place where)
     ask_behind_trouble(s, where, 49);
 }
 
-static void test_R24_polls_and_short_waits_find_trouble_elsewhere(void **state)
+without_stage(test_R24_polls_and_short_waits_find_trouble_elsewhere)
 {
-    (void)state;
     each_place(polls_behind_trouble);
     each_place(waits_of_0_ms_behind_trouble);
     each_place(waits_of_16_ms_behind_trouble);
@@ -1248,17 +1187,14 @@ static void test_R24_polls_and_short_waits_find_trouble_elsewhere(void **state)
 
 /* A loop that polls sends Metal few messages: a poll looks at the rest of the device once in 50 ms, however often it is
    asked. */
-static void test_R24_polls_look_at_the_whole_device_once_in_50_ms(void **state)
+on_world_with(test_R24_polls_look_at_the_whole_device_once_in_50_ms, .queues = 2, .timelines = 1)
 {
-    stage *s = stage_of(state);
     gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-    uint64_t looks;
-    unsigned i, slice;
     commit_new(s->q[1]);
     assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
-    looks = softmetal_message_count("status");
-    for (slice = 0; slice < 3; slice++) {
-        for (i = 0; i < 100; i++) assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
+    uint64_t looks = softmetal_message_count("status");
+    for (unsigned slice = 0; slice < 3; slice++) {
+        for (unsigned i = 0; i < 100; i++) assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
         assert_int_equal(softmetal_message_count("status"), looks + slice);
         PUT(&world.now, world_now() + MS(50));
     }
@@ -1268,29 +1204,26 @@ static void test_R24_polls_look_at_the_whole_device_once_in_50_ms(void **state)
 }
 
 /* For the value a look at its sender finds it, whatever the number of the ticket. */
-static void test_T7_a_poll_and_a_wait_for_a_value_find_a_lost_handler_at_once(void **state)
+on_world_with(test_T7_a_poll_and_a_wait_for_a_value_find_a_lost_handler_at_once, .timelines = 1)
 {
-    stage *s = stage_of(state);
-    work w;
-    unsigned i;
-    for (i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++) {
         void *buffer = new_buffer(s->q[0]);
         gpusync_ticket ticket = commit(s->q[0], buffer);
         lose_handlers_now(buffer);
         assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     }
-    w = signalling_work(s);
+    work w = signalling_work(s);
     assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_TIMEOUT);
     lose_handlers_now(w.buffer);
     assert_ok(gpusync_timeline_wait(s->t[0], 1, 0, NULL));
 }
 
-static void test_R24_callbacks_that_nothing_tells_of_run_where_another_thread_waits(void **state)
+on_world_with(test_R24_callbacks_that_nothing_tells_of_run_where_another_thread_waits, .queues = 2, .timelines = 1,
+              .timeline = {.signalled_by_others = true})
 {
-    stage *s = stage_of(state);
     void *lost = new_buffer(s->q[1]);
     note handler = {0}, listener = {0};
-    deafen(true);
+    set_quirks(.deaf_to_everything = true);
     on_done(ticket_at(s->q[1], commit(s->q[1], lost)), &handler);
     on_done(at(s->t[0], 5), &listener);
     commit_new(s->q[0]);
@@ -1309,89 +1242,19 @@ static void wait_for_handlers(void *queue, gpusync_result result, const gpusync_
 {
     gpusync_error told = {0};
     const gpusync_wait_options options = {.handlers = true, .error = &told};
-    (void)error;
     must(result == GPUSYNC_OK, "the work");
     must(gpusync_wait((gpusync_queue *)queue, 1, MS(5), NULL) == GPUSYNC_OK, "a wait for the end");
     result = gpusync_wait((gpusync_queue *)queue, 1, MS(5), &options);
     must(result == GPUSYNC_ERROR_WOULD_DEADLOCK && told.result == result, "a wait for the handlers");
 }
 
-static void test_R28_a_wait_for_handlers_in_a_callback_would_deadlock(void **state)
+on_world_with(test_R28_a_wait_for_handlers_in_a_callback_would_deadlock,
+              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
-    stage *s = stage_of(state);
     void *buffer = new_buffer(s->q[0]);
     commit(s->q[0], buffer);
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), wait_for_handlers, s->q[0]));
     softmetal_complete(buffer);
     assert_int_equal(run_callbacks(s), 1);
     assert_int_equal(world.parks, 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_world(test_S2_a_poll_reads_metals_status_and_done_asks_metal_nothing),
-        on_both_worlds(test_R1_ordered_and_unordered_work_end_without_each_other),
-        on_both_worlds(test_R1_sleepers_wake_for_unordered_work_by_itself),
-        on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once),
-        on_each_way(test_S5_without_time_a_wait_looks_once_and_sleeps_never),
-        on_each_way_of_both_kinds(test_S5_a_wait_keeps_its_limit_and_can_be_repeated),
-        on_each_way_of_both_kinds(test_S5_F10_huge_limits_do_not_overflow),
-        on_each_way(test_S5_what_has_ended_by_the_deadline_has_ended),
-        on_world_with(test_S5_a_value_of_others_counts_that_has_come_by_the_deadline, .timelines = 1,
-                      .timeline = {.signalled_by_others = true}),
-        on_both_worlds(test_S5_a_park_that_returns_early_costs_nothing_but_another),
-        on_both_worlds(test_S5_an_end_before_the_park_is_not_slept_through),
-        on_world_with(test_F4_R10_a_wait_for_room_keeps_its_limit, .queue = {.max_command_buffer_count = 2}),
-        on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues = 2,
-                      .queue = {.max_command_buffer_count = 1}),
-        on_world_with(test_F16_an_open_buffer_holds_up_no_wait, .timelines = 1),
-        on_world_with(test_S5_calls_without_a_limit_call_no_hook_that_waits, .queues = 2, .timelines = 1,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-        on_both_worlds_with(test_S4_S5_a_wait_that_refuses_fills_the_error_and_has_changed_nothing, .timelines = 1),
-        on_each_way_of_both_kinds(test_S2_waits_for_what_is_done_send_no_message),
-        on_each_way_of_both_kinds(test_S5_a_wait_that_sleeps_parks_once_and_is_woken_once),
-        on_both_kinds_with(test_S5_an_end_wakes_all_that_wait_for_it_and_no_other, .device.hooks = &without_slices),
-        on_both_kinds_with(test_S5_the_sleep_of_gpusync_itself_wakes_every_thread, .threads = true),
-        on_stage_with(test_S5_the_sleep_of_gpusync_itself_ends_by_the_wake_up_alone, .threads = true, .timelines = 1,
-                      .timeline = {.signalled_by_others = true}),
-        on_stage_with(test_S5_the_sleep_of_gpusync_itself_sleeps_again_behind_a_wake_up, .threads = true,
-                      .timelines = 2, .timeline = {.signalled_by_others = true}),
-        on_each_way_of_both_kinds(test_S4_without_an_error_options_error_is_left_alone),
-        on_each_way_of_both_kinds(test_S4_a_wait_fills_options_error_with_the_failure),
-        on_both_kinds(test_R20_a_wait_that_spins_ends_with_its_queue),
-        on_all_worlds_with(test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures, .queues = 2,
-                           .timelines = 1),
-        on_world(test_R27_a_wait_for_everything_begins_with_its_call),
-        on_all_worlds_with(test_S5_F5_a_wait_for_the_device_has_one_limit_for_all_queues, .queues = 3),
-        on_all_kinds_with(test_R20_a_wait_for_the_device_skips_queues_that_are_being_destroyed, .queues = 3),
-        on_world_with(test_S5_a_wait_for_the_device_covers_any_number_of_queues, .no_queue = true),
-        on_each_way(test_R28_F15_with_handlers_a_wait_goes_on_until_they_have_run),
-        on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end),
-        on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others),
-        on_both_kinds(test_R28_later_handlers_are_not_waited_for),
-        on_world(test_R28_a_submission_has_the_handlers_of_all_its_buffers),
-        on_world(test_R28_a_failure_is_told_when_the_handler_has_run),
-        on_world_with(test_R28_work_that_never_ran_has_no_handlers, .timelines = 1),
-        on_world_with(test_R28_a_value_has_no_handlers, .timelines = 1),
-        on_stage_with(test_R28_what_handlers_wrote_is_seen_after_the_wait, .real = true, .threads = true,
-                      .spins = true),
-        on_both_worlds(test_T7_a_sleeping_wait_looks_after_50_ms_and_then_more_seldom),
-        on_each_way(test_T7_a_lost_handler_costs_one_slice),
-        on_each_way(test_T7_parks_that_return_early_put_off_no_look),
-        on_each_way(test_R24_a_wait_finds_the_lost_handler_of_another_queue),
-        on_each_way(test_R24_a_wait_finds_the_lost_handler_of_a_queue_that_is_destroyed_later),
-        on_each_way_of_both_kinds(test_R24_a_wait_finds_the_value_that_a_deaf_listener_has_missed),
-        cmocka_unit_test(test_R24_a_wait_for_room_finds_trouble_elsewhere),
-        on_world_with(test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue,
-                      .queue = {.max_command_buffer_count = 1}),
-        cmocka_unit_test(test_R24_polls_and_short_waits_find_trouble_elsewhere),
-        on_world_with(test_T7_a_poll_and_a_wait_for_a_value_find_a_lost_handler_at_once, .timelines = 1),
-        on_world_with(test_R24_polls_look_at_the_whole_device_once_in_50_ms, .queues = 2, .timelines = 1),
-        on_world_with(test_R24_callbacks_that_nothing_tells_of_run_where_another_thread_waits, .queues = 2,
-                      .timelines = 1, .timeline = {.signalled_by_others = true}),
-        on_world_with(test_R28_a_wait_for_handlers_in_a_callback_would_deadlock,
-                      .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL}),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,11 +38,9 @@ static struct {
 
 static void come_to_door(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    unsigned n;
-    (void)user;
     if (phase != SOFTMETAL_BEFORE || strcmp(selector, door.selector) != 0) return;
     pthread_mutex_lock(&door.lock);
-    n = door.come++;
+    unsigned n = door.come++;
     if (n < DOOR_MOST) {
         door.who[n] = pthread_self();
         door.object[n] = object;
@@ -95,9 +93,8 @@ static void await_come(unsigned n)
 
 static unsigned have_come(void)
 {
-    unsigned n;
     pthread_mutex_lock(&door.lock);
-    n = door.come;
+    unsigned n = door.come;
     pthread_mutex_unlock(&door.lock);
     return n;
 }
@@ -108,8 +105,10 @@ static int tear_down(void **state)
     return stage_tear_down(state);
 }
 
-#define with_door(test) {#test, test, stage_set_up, tear_down, (void *)&(stage_desc){.no_queue = true}}
-#define with_door_and(test, ...) {#test, test, stage_set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__}}
+#define with_door(test) with_door_and(test, .no_queue = true)
+#define with_door_and(test, ...) KIT_TEST(test, DOOR(test, __VA_ARGS__))
+#define also_with_door_and(test, ...) KIT_ADD(test##_also, DOOR(test, __VA_ARGS__))
+#define DOOR(test, ...) {#test, test, stage_set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__}}
 
 static const char text[] = "kernel void a() {} kernel void b() {} kernel void c() {} kernel void d() {}";
 static const gpusync_pipeline_desc four[] = {
@@ -207,9 +206,8 @@ static void *new_library(stage *s, const char *source)
 
 /* The game lists first what it draws first. A scheduler gives the threads that compile what the program's main thread
    waits for the processors that they need. */
-static void test_pipelines_are_compiled_in_their_order_on_a_queue_of_quality_user_initiated(void **state)
+with_door(test_pipelines_are_compiled_in_their_order_on_a_queue_of_quality_user_initiated)
 {
-    stage *s = stage_of(state);
     static const char *const names[] = {"d", "a", "c", "b"};
     const unsigned user_initiated = 0x19; /* <sys/qos.h> */
     gpusync_pipeline_desc pipelines[4];
@@ -231,14 +229,11 @@ static void test_pipelines_are_compiled_in_their_order_on_a_queue_of_quality_use
 }
 
 /* What the renderer needs now does not stand in line behind what it may need later. */
-static void test_one_that_is_needed_first_is_compiled_in_the_call_while_another_compiles(void **state)
+with_door(test_one_that_is_needed_first_is_compiled_in_the_call_while_another_compiles)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
-    void *second;
     ask late;
     set_door(PIPELINE, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     assert_progress(warmup, 0, 4);
     ask_for(&late, warmup, 2, 1);
@@ -248,7 +243,7 @@ static void test_one_that_is_needed_first_is_compiled_in_the_call_while_another_
     assert_ok(job_end(&late.j)); /* its limit of a nanosecond is none of the compilation */
     let_through(EVERYONE);
     await_all(warmup, 4);
-    second = pipeline_of(warmup, 2);
+    void *second = pipeline_of(warmup, 2);
     assert_ptr_equal(late.made, second);
     assert_int_equal(softmetal_compiles(), 4);
     assert_int_equal(softmetal_message_count(PIPELINE), 4);
@@ -256,12 +251,10 @@ static void test_one_that_is_needed_first_is_compiled_in_the_call_while_another_
 }
 
 /* A loading screen draws a bar, each frame, and never sleeps for it. */
-static void test_a_wait_without_time_reads_the_progress(void **state)
+with_door(test_a_wait_without_time_reads_the_progress)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     set_door(LIBRARY, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     for (unsigned i = 0; i < 4; i++) {
         await_come(i + 1);
         assert_progress(warmup, i, 4);
@@ -282,9 +275,8 @@ static void test_a_wait_without_time_reads_the_progress(void **state)
 }
 
 /* A developer switches the warm-up off, to measure without it. What is never asked for is never compiled. */
-static void test_a_disabled_warm_up_compiles_what_is_asked_for_alone(void **state)
+with_door(test_a_disabled_warm_up_compiles_what_is_asked_for_alone)
 {
-    stage *s = stage_of(state);
     uint64_t before = softmetal_dispatches();
     gpusync_warmup *warmup = start_disabled(s);
     void *made = NULL;
@@ -307,9 +299,8 @@ static void test_a_disabled_warm_up_compiles_what_is_asked_for_alone(void **stat
 }
 
 /* The program builds its list on the stack, and frees its texts. */
-static void test_what_is_listed_is_copied(void **state)
+with_door(test_what_is_listed_is_copied)
 {
-    stage *s = stage_of(state);
     char source[] = "kernel void copied() {}", name[] = "copied";
     gpusync_pipeline_desc pipelines[] = {{source, NULL, name}, {NULL, new_library(s, source), name}};
     gpusync_warmup *warmup = start_with(s, pipelines, 2, true);
@@ -327,9 +318,8 @@ static void test_what_is_listed_is_copied(void **state)
 }
 
 /* Six variants of one text: the program makes its library once. */
-static void test_a_library_is_not_compiled_again(void **state)
+with_door(test_a_library_is_not_compiled_again)
 {
-    stage *s = stage_of(state);
     void *library = new_library(s, text);
     const gpusync_pipeline_desc pipelines[] = {{NULL, library, "a"}, {NULL, library, "b"}, {NULL, library, "c"}};
     gpusync_warmup *warmup = start_with(s, pipelines, 3, false);
@@ -344,9 +334,8 @@ static void test_a_library_is_not_compiled_again(void **state)
 }
 
 /* The renderer dispatches what it was given, and keeps one when the level, and its warm-up, go. */
-static void test_a_pipeline_works_and_outlives_the_warm_up_when_retained(void **state)
+with_door_and(test_a_pipeline_works_and_outlives_the_warm_up_when_retained, .queues = 1)
 {
-    stage *s = stage_of(state);
     const gpusync_pipeline_desc pipelines[] = {{"kernel void mark()", NULL, "mark"}};
     const metal_size one = {1, 1, 1};
     const uint32_t number = 7;
@@ -367,9 +356,8 @@ static void test_a_pipeline_works_and_outlives_the_warm_up_when_retained(void **
     metal_release(pipeline);
 }
 
-static void test_a_list_without_pipelines_is_over_at_once(void **state)
+with_door(test_a_list_without_pipelines_is_over_at_once)
 {
-    stage *s = stage_of(state);
     for (int disabled = 0; disabled < 2; disabled++) {
         gpusync_warmup *warmup = start_with(s, disabled ? four : NULL, 0, disabled);
         void *made = &made;
@@ -412,10 +400,9 @@ static void *ask_in_a_crowd(void *argument)
 }
 
 /* Eight workers of a job system come to the shaders of a level together. */
-static void test_a_crowd_asks_and_each_pipeline_is_compiled_once(void **state)
+with_door(test_a_crowd_asks_and_each_pipeline_is_compiled_once)
 {
     static unsigned numbers[CROWD];
-    stage *s = stage_of(state);
     for (unsigned round = 0; round < (SLOW > 1 ? 4 : 20); round++) {
         pthread_t threads[CROWD];
         uint64_t before = softmetal_compiles(), messages = softmetal_message_count(PIPELINE);
@@ -437,10 +424,9 @@ static void test_a_crowd_asks_and_each_pipeline_is_compiled_once(void **state)
 
 /* For ThreadSanitizer: a frame asks for its shaders without time, and so without a lock, while the warm-up begins with
    them. */
-static void test_a_question_without_time_meets_a_compilation_that_begins(void **state)
+on_stage(test_a_question_without_time_meets_a_compilation_that_begins)
 {
     enum { MANY = 100 };
-    stage *s = stage_of(state);
     gpusync_pipeline_desc pipelines[MANY];
     for (unsigned i = 0; i < MANY; i++) pipelines[i] = four[i % 4];
     for (unsigned round = 0; round < 20; round++) {
@@ -455,7 +441,7 @@ static void test_a_question_without_time_meets_a_compilation_that_begins(void **
 }
 
 /* Two threads draw with the same shader while it is compiled: neither compiles it again. One has no time to lose. */
-static void test_a_thread_joins_a_compilation_and_its_limit_passes_or_not(void **state)
+with_door(test_a_thread_joins_a_compilation_and_its_limit_passes_or_not)
 {
     static const struct {
         size_t i;
@@ -471,14 +457,12 @@ static void test_a_thread_joins_a_compilation_and_its_limit_passes_or_not(void *
         {ALL_OF_THEM, GPUSYNC_FOREVER - 1, true},
         {ALL_OF_THEM, GPUSYNC_FOREVER, true},
     };
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         unsigned lines = kit_now().log_lines;
         bool all = rows[i].i == ALL_OF_THEM, disabled = i % 2 && !all;
         ask first, second;
-        gpusync_warmup *warmup;
         set_door(PIPELINE, 0);
-        warmup = start_with(s, four, 1, disabled);
+        gpusync_warmup *warmup = start_with(s, four, 1, disabled);
         if (disabled) ask_for(&first, warmup, 0, GPUSYNC_FOREVER);
         await_come(1);
         ask_for(&second, warmup, rows[i].i, rows[i].limit);
@@ -504,13 +488,11 @@ static void test_a_thread_joins_a_compilation_and_its_limit_passes_or_not(void *
 }
 
 /* The renderer waits for one pipeline: that others are compiled meanwhile is no news, and gives it no more time. */
-static void test_a_wait_for_one_goes_on_while_others_are_compiled(void **state)
+with_door(test_a_wait_for_one_goes_on_while_others_are_compiled)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     ask first, short_of_time, all;
     set_door(LIBRARY, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     ask_for(&first, warmup, 0, GPUSYNC_FOREVER);
     ask_for(&all, warmup, ALL_OF_THEM, GPUSYNC_FOREVER);
@@ -535,13 +517,11 @@ static void test_a_wait_for_one_goes_on_while_others_are_compiled(void **state)
 }
 
 /* ... and that others are not compiled yet is no reason to wait. */
-static void test_a_wait_for_one_ends_with_it(void **state)
+with_door(test_a_wait_for_one_ends_with_it)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     ask first, all;
     set_door(PIPELINE, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     ask_for(&first, warmup, 0, GPUSYNC_FOREVER);
     ask_for(&all, warmup, ALL_OF_THEM, GPUSYNC_FOREVER);
@@ -565,7 +545,6 @@ static void deaf_park(void *user, gpusync_waiter *waiter, uint64_t deadline)
 {
     uint64_t now = gpusync_now_ns(), limit = now + SECONDS(60);
     bool brief = deadline < now + MS(5);
-    (void)user;
     if (!brief) COUNT(&deaf_parks);
     while (!GET(&waiter->scheduler_data[0]) && !(brief && gpusync_now_ns() >= deadline)) {
         must(gpusync_now_ns() < limit, "nobody wakes a thread that waits for a warm-up");
@@ -576,21 +555,18 @@ static void deaf_park(void *user, gpusync_waiter *waiter, uint64_t deadline)
 
 static void leave_permit(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
     PUT(&waiter->scheduler_data[0], (void *)waiter);
 }
 
 static const gpusync_hooks deaf_hooks = {NULL, deaf_park, leave_permit, NULL};
 
-static void test_each_that_waits_is_woken(void **state)
+with_door_and(test_each_that_waits_is_woken, .no_queue = true, .device.hooks = &deaf_hooks)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     ask asks[4];
     job gone = {0};
     PUT(&deaf_parks, 0);
     set_door(PIPELINE, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     for (unsigned i = 0; i < 4; i++) ask_for(&asks[i], warmup, i % 2 ? ALL_OF_THEM : 0, GPUSYNC_FOREVER);
     while (GET(&deaf_parks) < 4) sched_yield();
@@ -617,8 +593,6 @@ static void compile_and_park(void *user, gpusync_waiter *waiter, uint64_t deadli
 {
     uint64_t until = gpusync_now_ns() + MS(1);
     void *made = NULL;
-    (void)user;
-    (void)deadline;
     if (busy.warmup) busy.compiled++;
     must(busy.compiled < 500, "the limit begins anew with each pipeline");
     if (busy.warmup)
@@ -629,18 +603,17 @@ static void compile_and_park(void *user, gpusync_waiter *waiter, uint64_t deadli
 
 static const gpusync_hooks busy_hooks = {NULL, compile_and_park, leave_permit, NULL};
 
-static void test_the_limit_is_that_of_the_call_whatever_is_compiled_meanwhile(void **state)
+with_door_and(test_the_limit_is_that_of_the_call_whatever_is_compiled_meanwhile, .no_queue = true,
+              .device.hooks = &busy_hooks)
 {
     enum { MANY = 500 };
     static gpusync_pipeline_desc pipelines[MANY];
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     ask first;
     void *made = NULL;
     memset(&busy, 0, sizeof busy);
     for (unsigned i = 0; i < MANY; i++) pipelines[i] = four[i % 4];
     set_door(LIBRARY, 0);
-    warmup = start_with(s, pipelines, MANY, true);
+    gpusync_warmup *warmup = start_with(s, pipelines, MANY, true);
     ask_for(&first, warmup, 0, GPUSYNC_FOREVER);
     await_come(1);
     hold_no_more();
@@ -671,7 +644,7 @@ static void assert_nothing_else(const gpusync_error *error)
 
 /* A shader's author gets Metal's text, and the name of the function, which is all that tells twenty shaders apart. The
    others are compiled all the same, and what has failed is not tried again. */
-static void test_what_does_not_compile_tells_metals_text(void **state)
+with_door(test_what_does_not_compile_tells_metals_text)
 {
     static const struct {
         const char *what, *source;
@@ -689,7 +662,6 @@ static void test_what_does_not_compile_tells_metals_text(void **state)
         {"the pipeline", text, false, "a", 3, "SoftCompilerErrorDomain", "Compiler encountered an internal error", 2,
          1},
     };
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         void *library = rows[i].library ? new_library(s, rows[i].source) : NULL, *made;
         const char *source = library ? NULL : rows[i].source;
@@ -727,9 +699,8 @@ static void test_what_does_not_compile_tells_metals_text(void **state)
 }
 
 /* Metal gives neither a library nor an error: the name of the function is not to blame. */
-static void test_no_library_and_no_error_is_not_told_as_a_missing_function(void **state)
+on_stage(test_no_library_and_no_error_is_not_told_as_a_missing_function)
 {
-    stage *s = stage_of(state);
     gpusync_warmup *warmup = start_disabled(s);
     gpusync_error error;
     void *made = NULL;
@@ -740,16 +711,14 @@ static void test_no_library_and_no_error_is_not_told_as_a_missing_function(void 
 }
 
 /* The first of the list fails while the others wait for their turn: the loading screen goes on to the end. */
-static void test_a_failure_is_told_when_all_are_done(void **state)
+with_door(test_a_failure_is_told_when_all_are_done)
 {
-    stage *s = stage_of(state);
     for (unsigned bad = 0; bad < 3; bad++) {
         gpusync_pipeline_desc pipelines[] = {{text, NULL, "a"}, {text, NULL, "b"}, {text, NULL, "c"}};
-        gpusync_warmup *warmup;
         ask all;
         pipelines[bad].function = "no_such";
         set_door(FUNCTION, 0);
-        warmup = start_with(s, pipelines, 3, false);
+        gpusync_warmup *warmup = start_with(s, pipelines, 3, false);
         ask_for(&all, warmup, ALL_OF_THEM, GPUSYNC_FOREVER);
         for (unsigned i = 0; i < 3; i++) {
             await_come(i + 1);
@@ -766,9 +735,8 @@ static void test_a_failure_is_told_when_all_are_done(void **state)
 }
 
 /* Names come from files of users. */
-static void test_hostile_texts_are_told_as_utf8_that_ends(void **state)
+with_door(test_hostile_texts_are_told_as_utf8_that_ends)
 {
-    stage *s = stage_of(state);
     char wide[401];
     struct {
         const char *source, *function, *label;
@@ -801,9 +769,8 @@ static void test_hostile_texts_are_told_as_utf8_that_ends(void **state)
 
 /* -------------------------------------------------------------------------------------------------------- >>ask -- */
 
-static void test_arguments_are_checked(void **state)
+with_door(test_arguments_are_checked)
 {
-    stage *s = stage_of(state);
     void *library = new_library(s, text);
     const gpusync_pipeline_desc good = {text, NULL, "a"};
     const gpusync_pipeline_desc bad[] = {
@@ -847,10 +814,9 @@ static void test_arguments_are_checked(void **state)
     metal_release(library);
 }
 
-static void test_a_number_that_is_not_of_the_list_is_refused(void **state)
+with_door(test_a_number_that_is_not_of_the_list_is_refused)
 {
     static const size_t numbers[] = {4, 5, SIZE_MAX, SIZE_MAX / 2 + 1};
-    stage *s = stage_of(state);
     gpusync_warmup *warmup = start_disabled(s);
     for (unsigned i = 0; i < LENGTH(numbers); i++) {
         void *made = &made;
@@ -866,9 +832,8 @@ static void test_a_number_that_is_not_of_the_list_is_refused(void **state)
 }
 
 /* A tool runs with little memory. Each allocation of the start fails in turn; behind the start there is none. */
-static void test_no_memory_leaves_nothing(void **state)
+with_door(test_no_memory_leaves_nothing)
 {
-    stage *s = stage_of(state);
     void *library = new_library(s, text);
     const gpusync_pipeline_desc pipelines[] = {{NULL, library, "a"}, {text, NULL, "none"}, {text, NULL, "b"}};
     for (int disabled = 0; disabled < 2; disabled++) {
@@ -908,10 +873,9 @@ static void test_no_memory_leaves_nothing(void **state)
 }
 
 /* Metal's compiler fails at each of its steps: the pipeline has an error then, and the others have none. */
-static void test_no_object_leaves_nothing(void **state)
+with_door(test_no_object_leaves_nothing)
 {
     enum { STEPS = 5 }; /* a library's function and pipeline; a text's library, function and pipeline */
-    stage *s = stage_of(state);
     void *library = new_library(s, text);
     const gpusync_pipeline_desc pipelines[] = {{NULL, library, "a"}, {text, NULL, "b"}};
     for (unsigned n = 1; n <= STEPS + 1; n++) {
@@ -946,16 +910,14 @@ static void test_no_object_leaves_nothing(void **state)
 
 /* The player leaves while the level loads: what Metal has begun cannot be stopped, the rest is never compiled, and who
    waits is told at once. */
-static void test_destroy_waits_for_what_has_begun_and_skips_the_rest(void **state)
+with_door(test_destroy_waits_for_what_has_begun_and_skips_the_rest)
 {
-    stage *s = stage_of(state);
     static gpusync_pipeline_desc pipelines[6];
-    gpusync_warmup *warmup;
     ask here, one, all;
     job gone = {0};
     for (unsigned i = 0; i < 6; i++) pipelines[i] = four[i % 4];
     set_door(PIPELINE, 0);
-    warmup = start_with(s, pipelines, 6, false);
+    gpusync_warmup *warmup = start_with(s, pipelines, 6, false);
     await_come(1);
     ask_for(&here, warmup, 3, GPUSYNC_FOREVER); /* compiles in its call */
     await_come(2);
@@ -986,14 +948,12 @@ static void test_destroy_waits_for_what_has_begun_and_skips_the_rest(void **stat
 
 /* Libdispatch has no thread to spare: nothing has begun, so that destroy waits for nothing. What libdispatch has still
    to call needs the warm-up's memory, and the device's destroy waits for it. */
-static void test_destroy_before_it_has_begun_compiles_nothing(void **state)
+with_door(test_destroy_before_it_has_begun_compiles_nothing)
 {
-    stage *s = stage_of(state);
     job gone = {0};
     kit_counts before = kit_now();
-    gpusync_warmup *warmup;
     softmetal_set_dispatch_threads(0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     assert_progress(warmup, 0, 4);
     assert_ok(gpusync_warmup_destroy(warmup));
     assert_true(kit_now().blocks > before.blocks);
@@ -1009,9 +969,8 @@ static void test_destroy_before_it_has_begun_compiles_nothing(void **state)
 }
 
 /* The program forgets a warm-up: the device says so, whether the warm-up is done, runs, or is disabled. */
-static void test_a_device_with_a_warm_up_is_in_use(void **state)
+with_door(test_a_device_with_a_warm_up_is_in_use)
 {
-    stage *s = stage_of(state);
     gpusync_warmup *warmups[3];
     set_door(PIPELINE, 0);
     warmups[0] = start_with(s, NULL, 0, false);
@@ -1028,13 +987,11 @@ static void test_a_device_with_a_warm_up_is_in_use(void **state)
 }
 
 /* ... and a device that goes later goes behind it. The warm-up works meanwhile. */
-static void test_a_device_that_is_destroyed_later_goes_after_its_warm_up(void **state)
+with_door(test_a_device_that_is_destroyed_later_goes_after_its_warm_up)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     note gone = {0};
     set_door(PIPELINE, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     assert_ok(gpusync_device_destroy_later(s->device, remember_destroyed, &gone));
     s->device = NULL;
@@ -1059,9 +1016,6 @@ static void use_warm_ups_in_a_callback(void *user, gpusync_result result, const 
     const gpusync_warmup_desc desc = {four, 1, false};
     size_t done = 9, total = 9;
     void *made = &made;
-    (void)user;
-    (void)result;
-    (void)error;
     must(gpusync_warmup_destroy(inside.running) == GPUSYNC_ERROR_WOULD_DEADLOCK, "destroy");
     must(gpusync_warmup_destroy(inside.over) == GPUSYNC_ERROR_WOULD_DEADLOCK, "destroy of one that is over");
     must(gpusync_warmup_destroy(NULL) == GPUSYNC_OK, "destroy of none");
@@ -1079,9 +1033,8 @@ static void use_warm_ups_in_a_callback(void *user, gpusync_result result, const 
 }
 
 /* A callback of a frame asks for a shader. It gets what is there, and never waits. */
-static void test_a_callback_neither_waits_for_a_warm_up_nor_destroys_one(void **state)
+with_door_and(test_a_callback_neither_waits_for_a_warm_up_nor_destroys_one, .queues = 1)
 {
-    stage *s = stage_of(state);
     memset(&inside, 0, sizeof inside);
     inside.s = s;
     inside.over = start_with(s, four, 1, false);
@@ -1103,17 +1056,14 @@ static void test_a_callback_neither_waits_for_a_warm_up_nor_destroys_one(void **
 static void compile_in_a_callback(void *user, gpusync_result result, const gpusync_error *error)
 {
     void *made = NULL;
-    (void)result;
-    (void)error;
     must(gpusync_warmup_pipeline((gpusync_warmup *)user, 2, 1, &made, NULL) == GPUSYNC_OK && made, "it compiles here");
     must(gpusync_warmup_pipeline((gpusync_warmup *)user, 2, 0, &made, NULL) == GPUSYNC_OK && made, "it is there");
     COUNT(&inside.calls);
 }
 
 /* What nobody compiles yet is no wait: the callback compiles it. */
-static void test_a_callback_compiles_what_has_not_begun(void **state)
+with_door_and(test_a_callback_compiles_what_has_not_begun, .queues = 1)
 {
-    stage *s = stage_of(state);
     gpusync_warmup *warmup = start_disabled(s);
     memset(&inside, 0, sizeof inside);
     assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), compile_in_a_callback, warmup));
@@ -1125,16 +1075,14 @@ static void test_a_callback_compiles_what_has_not_begun(void **state)
 }
 
 /* Frames go on while a level's shaders are compiled: commits, waits, callbacks, looks at all of the device. */
-static void test_a_warm_up_and_the_work_of_queues_do_not_meet(void **state)
+with_door_and(test_a_warm_up_and_the_work_of_queues_do_not_meet, .queues = 2, .timelines = 1,
+              .timeline.signalled_by_others = true)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     note done = {0}, reached = {0};
     job frame = {0};
     gpusync_ticket ticket;
-    uint64_t status;
     set_door(PIPELINE, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)));
     on_done(ticket_at(s->q[0], ticket), &done);
@@ -1148,7 +1096,7 @@ static void test_a_warm_up_and_the_work_of_queues_do_not_meet(void **state)
     assert_result(done.result, GPUSYNC_OK);
     assert_result(reached.result, GPUSYNC_OK);
     assert_ok(gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL));
-    status = softmetal_message_count("status");
+    uint64_t status = softmetal_message_count("status");
     assert_progress(warmup, 0, 4);
     assert_int_equal(softmetal_message_count("status"), status); /* a question about a warm-up looks at no queue */
     let_through(EVERYONE);
@@ -1157,9 +1105,8 @@ static void test_a_warm_up_and_the_work_of_queues_do_not_meet(void **state)
 }
 
 /* A program that only compiles has nothing to wait for. */
-static void test_the_wait_for_the_device_does_not_wait_for_a_warm_up(void **state)
+with_door(test_the_wait_for_the_device_does_not_wait_for_a_warm_up)
 {
-    stage *s = stage_of(state);
     gpusync_warmup *warmups[20]; /* more than a device_wait has room for at hand */
     set_door(PIPELINE, 0);
     for (unsigned i = 0; i < LENGTH(warmups); i++) warmups[i] = start_with(s, four, 4, i % 2);
@@ -1171,11 +1118,13 @@ static void test_the_wait_for_the_device_does_not_wait_for_a_warm_up(void **stat
     for (unsigned i = 0; i < LENGTH(warmups); i++) assert_ok(gpusync_warmup_destroy(warmups[i]));
 }
 
+also_with_door_and(test_the_wait_for_the_device_does_not_wait_for_a_warm_up, .queues = 2, .timelines = 1,
+                   .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL)
+
 static unsigned begun, ended, unmet;
 
 static void trace_waits(void *user, const gpusync_trace_event *event)
 {
-    (void)user;
     if (event->kind == GPUSYNC_TRACE_WAIT_BEGIN) COUNT(&begun);
     if (event->kind != GPUSYNC_TRACE_WAIT_END) return;
     COUNT(&ended);
@@ -1185,18 +1134,16 @@ static void trace_waits(void *user, const gpusync_trace_event *event)
 }
 
 /* A program hangs in its loading screen. What it prints says so. */
-static void test_report_counts_and_trace_tell_of_a_warm_up(void **state)
+with_door(test_report_counts_and_trace_tell_of_a_warm_up)
 {
-    stage *s = stage_of(state);
     char report[2000];
     gpusync_stats before, after;
-    gpusync_warmup *warmup;
     ask one, all;
     begun = ended = unmet = 0;
     assert_ok(gpusync_device_set_trace(s->device, trace_waits, NULL));
     assert_ok(gpusync_device_get_stats(s->device, NULL, &before));
     set_door(PIPELINE, 1);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(2);
     ask_for(&one, warmup, 1, GPUSYNC_FOREVER);
     ask_for(&all, warmup, ALL_OF_THEM, SECONDS(50));
@@ -1226,9 +1173,8 @@ static void test_report_counts_and_trace_tell_of_a_warm_up(void **state)
 }
 
 /* A level streams in while another one still loads: neither holds the other up. */
-static void test_two_warm_ups_compile_at_once(void **state)
+with_door(test_two_warm_ups_compile_at_once)
 {
-    stage *s = stage_of(state);
     gpusync_warmup *warmups[2];
     set_door(PIPELINE, 0);
     for (unsigned i = 0; i < 2; i++) {
@@ -1263,7 +1209,6 @@ static void turn_pool(void)
 
 static void fiber_yield(void *user)
 {
-    (void)user;
     fiber.yields++;
     turn_pool();
     sched_yield();
@@ -1273,7 +1218,6 @@ static void fiber_yield(void *user)
 static void fiber_park(void *user, gpusync_waiter *waiter, uint64_t deadline)
 {
     size_t done = 0, total = 0;
-    (void)user;
     must(deadline != GPUSYNC_FOREVER, "a park has a deadline");
     fiber.parks++;
     turn_pool();
@@ -1287,10 +1231,10 @@ static void fiber_park(void *user, gpusync_waiter *waiter, uint64_t deadline)
 static const gpusync_hooks fiber_hooks = {fiber_yield, fiber_park, leave_permit, NULL};
 static const gpusync_spin five_yields = {0, 5, 0};
 
-static void test_a_fiber_that_waits_for_a_warm_up_parks(void **state)
+with_door_and(test_a_fiber_that_waits_for_a_warm_up_parks, .no_queue = true, .device.hooks = &fiber_hooks,
+              .device.spin = &five_yields)
 {
     static const size_t what[] = {0, ALL_OF_THEM};
-    stage *s = stage_of(state);
     for (unsigned i = 0; i < LENGTH(what); i++) {
         void *made = NULL;
         memset(&fiber, 0, sizeof fiber);
@@ -1310,9 +1254,8 @@ static void test_a_fiber_that_waits_for_a_warm_up_parks(void **state)
 }
 
 /* The threads of libdispatch are no fibers: hooks are not called there, however it goes. */
-static void test_the_thread_that_compiles_neither_yields_nor_parks(void **state)
+with_door(test_the_thread_that_compiles_neither_yields_nor_parks)
 {
-    stage *s = stage_of(state);
     gpusync_warmup *warmup = start_four(s);
     assert_true(softmetal_dispatched(SECONDS(60)));
     assert_progress(warmup, 4, 4);
@@ -1322,13 +1265,11 @@ static void test_the_thread_that_compiles_neither_yields_nor_parks(void **state)
 }
 
 /* Without hooks it is the thread that sleeps. */
-static void test_a_wait_without_hooks_is_woken(void **state)
+with_door_and(test_a_wait_without_hooks_is_woken, .no_queue = true, .threads = true, .spins = true)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     ask one, all;
     set_door(PIPELINE, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     ask_for(&one, warmup, 0, GPUSYNC_FOREVER);
     ask_for(&all, warmup, ALL_OF_THEM, GPUSYNC_FOREVER);
@@ -1340,13 +1281,11 @@ static void test_a_wait_without_hooks_is_woken(void **state)
 }
 
 /* A program fills its queue, commits nothing, and waits for a place: it has compiled all the time, which makes none. */
-static void test_a_warm_up_is_no_work_that_makes_room(void **state)
+with_door_and(test_a_warm_up_is_no_work_that_makes_room, .queue.max_command_buffer_count = 1)
 {
-    stage *s = stage_of(state);
-    gpusync_warmup *warmup;
     void *buffer = new_buffer(s->q[0]), *more = &more;
     set_door(PIPELINE, 0);
-    warmup = start_four(s);
+    gpusync_warmup *warmup = start_four(s);
     await_come(1);
     assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &more), GPUSYNC_ERROR_QUEUE_FULL);
     assert_null(more);
@@ -1357,9 +1296,8 @@ static void test_a_warm_up_is_no_work_that_makes_room(void **state)
 
 /* The card is pulled out. Metal may compile for ever then; who waits is told after a second, what is done stays done,
    and no new warm-up begins. */
-static void test_a_lost_device_warms_nothing_up(void **state)
+with_door_and(test_a_lost_device_warms_nothing_up, .queues = 1)
 {
-    stage *s = stage_of(state);
     const gpusync_warmup_desc desc = {four, 4, false};
     gpusync_warmup *warmup, *refused = (gpusync_warmup *)&desc;
     ask here;
@@ -1389,54 +1327,4 @@ static void test_a_lost_device_warms_nothing_up(void **state)
     assert_true(softmetal_dispatched(SECONDS(60))); /* no wait waits any more */
     await_all(warmup, 4);
     assert_ok(gpusync_warmup_destroy(warmup));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        on_stage(test_a_question_without_time_meets_a_compilation_that_begins),
-        on_stage(test_no_library_and_no_error_is_not_told_as_a_missing_function),
-        with_door(test_pipelines_are_compiled_in_their_order_on_a_queue_of_quality_user_initiated),
-        with_door(test_one_that_is_needed_first_is_compiled_in_the_call_while_another_compiles),
-        with_door(test_a_wait_without_time_reads_the_progress),
-        with_door(test_a_disabled_warm_up_compiles_what_is_asked_for_alone),
-        with_door(test_what_is_listed_is_copied),
-        with_door(test_a_library_is_not_compiled_again),
-        with_door_and(test_a_pipeline_works_and_outlives_the_warm_up_when_retained, .queues = 1),
-        with_door(test_a_list_without_pipelines_is_over_at_once),
-        with_door(test_a_crowd_asks_and_each_pipeline_is_compiled_once),
-        with_door(test_a_thread_joins_a_compilation_and_its_limit_passes_or_not),
-        with_door(test_a_wait_for_one_goes_on_while_others_are_compiled),
-        with_door(test_a_wait_for_one_ends_with_it),
-        with_door_and(test_each_that_waits_is_woken, .no_queue = true, .device.hooks = &deaf_hooks),
-        with_door_and(test_the_limit_is_that_of_the_call_whatever_is_compiled_meanwhile, .no_queue = true,
-                      .device.hooks = &busy_hooks),
-        with_door(test_what_does_not_compile_tells_metals_text),
-        with_door(test_a_failure_is_told_when_all_are_done),
-        with_door(test_hostile_texts_are_told_as_utf8_that_ends),
-        with_door(test_arguments_are_checked),
-        with_door(test_a_number_that_is_not_of_the_list_is_refused),
-        with_door(test_no_memory_leaves_nothing),
-        with_door(test_no_object_leaves_nothing),
-        with_door(test_destroy_waits_for_what_has_begun_and_skips_the_rest),
-        with_door(test_destroy_before_it_has_begun_compiles_nothing),
-        with_door(test_a_device_with_a_warm_up_is_in_use),
-        with_door(test_a_device_that_is_destroyed_later_goes_after_its_warm_up),
-        with_door_and(test_a_callback_neither_waits_for_a_warm_up_nor_destroys_one, .queues = 1),
-        with_door_and(test_a_callback_compiles_what_has_not_begun, .queues = 1),
-        with_door_and(test_a_warm_up_and_the_work_of_queues_do_not_meet, .queues = 2, .timelines = 1,
-                      .timeline.signalled_by_others = true),
-        with_door(test_the_wait_for_the_device_does_not_wait_for_a_warm_up),
-        with_door_and(test_the_wait_for_the_device_does_not_wait_for_a_warm_up, .queues = 2, .timelines = 1,
-                      .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL),
-        with_door(test_report_counts_and_trace_tell_of_a_warm_up),
-        with_door(test_two_warm_ups_compile_at_once),
-        with_door_and(test_a_fiber_that_waits_for_a_warm_up_parks, .no_queue = true, .device.hooks = &fiber_hooks,
-                      .device.spin = &five_yields),
-        with_door(test_the_thread_that_compiles_neither_yields_nor_parks),
-        with_door_and(test_a_wait_without_hooks_is_woken, .no_queue = true, .threads = true, .spins = true),
-        with_door_and(test_a_warm_up_is_no_work_that_makes_room, .queue.max_command_buffer_count = 1),
-        with_door_and(test_a_lost_device_warms_nothing_up, .queues = 1),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -532,7 +532,6 @@ static inline void turns_baton_await(turns_baton *baton)
 static inline void turns_stand(turns_state state, const char *at)
 {
     int self = turns.current;
-    int next;
     turns_task *task = &turns.task[self];
     task->state = state;
     task->at = at;
@@ -546,7 +545,7 @@ static inline void turns_stand(turns_state state, const char *at)
         fprintf(stderr, "%llu %s: %s\n", (unsigned long long)turns.points, task->name, at);
     if (turns.by_seed)
         turns_change_priority(self);
-    next = turns_pick(self);
+    int next = turns_pick(self);
     turns.yields = false;
     if (next != self) {
         turns.current = next;
@@ -761,13 +760,11 @@ static inline void turns_park_outside(gpusync_waiter *waiter, uint64_t deadline)
    Every other deadline is the end of a slice. It does not come, or it would hide that a wake-up is lost. */
 static inline void turns_park(void *user, gpusync_waiter *waiter, uint64_t deadline)
 {
-    turns_task *task;
-    (void)user;
     if (!turns_running()) {
         turns_park_outside(waiter, deadline);
         return;
     }
-    task = turns_self();
+    turns_task *task = turns_self();
     task->waiter = waiter;
     task->deadline = deadline;
     task->brief = deadline <= turns.now + TURNS_BRIEFLY;
@@ -779,7 +776,6 @@ static inline void turns_park(void *user, gpusync_waiter *waiter, uint64_t deadl
 static inline void turns_unpark(void *user, gpusync_waiter *waiter)
 {
     static char permit;
-    (void)user;
     if (!turns_running()) {
         __atomic_store_n(&waiter->scheduler_data[0], (void *)&permit, __ATOMIC_RELEASE);
         return;
@@ -791,7 +787,6 @@ static inline void turns_unpark(void *user, gpusync_waiter *waiter)
 
 static inline void turns_yield(void *user)
 {
-    (void)user;
     if (!turns_running()) {
         sched_yield();
         return;
@@ -949,7 +944,6 @@ static inline void turns_callbacks(void *device)
 /* For a device that tells when callbacks are due: a search is smaller with turns_callbacks_when_told. */
 static inline void turns_notify(void *user)
 {
-    (void)user;
     turns.told++;
     turns_point("notify");
 }
@@ -987,7 +981,6 @@ static inline bool turns_is_dispatched(void *task)
 static inline void turns_workers_body(void *unused)
 {
     turns_task *task = turns_self();
-    (void)unused;
     do {
         while (turns_is_dispatched(task)) {
             task->seen = softmetal_dispatches();

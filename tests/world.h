@@ -90,9 +90,8 @@ static uint64_t world_clock(clockid_t id)
 #else
 static int world_clock(clockid_t id, struct timespec *now)
 {
-    uint64_t ns;
     if (!GET(&world.on)) return clock_gettime(id, now);
-    ns = __atomic_add_fetch(&world.now, 100, __ATOMIC_SEQ_CST);
+    uint64_t ns = __atomic_add_fetch(&world.now, 100, __ATOMIC_SEQ_CST);
     now->tv_sec = (time_t)(ns / 1000000000u);
     now->tv_nsec = (long)(ns % 1000000000u);
     return 0;
@@ -121,10 +120,9 @@ static void world_go_on(void)
 /* Plans are made in the order of their moments. */
 static void plan(uint64_t in_ns, world_act act, void *what)
 {
-    world_plan *p;
     if (world.done == world.planned) world.done = world.planned = 0;
     must(world.planned < WORLD_PLANS, "too many plans");
-    p = &world.plans[world.planned++];
+    world_plan *p = &world.plans[world.planned++];
     p->when = world_now() + in_ns;
     p->act = act;
     p->what = what;
@@ -153,7 +151,6 @@ static __attribute__((unused)) void lose_handlers_now(void *buffer)
 static void world_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 {
     bool early = false;
-    (void)user;
     must(deadline_ns != GPUSYNC_FOREVER, "a park without a deadline");
     if (world.parks < WORLD_PARKS) {
         world.began[world.parks] = world_now();
@@ -179,7 +176,6 @@ static void world_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 
 static void world_unpark(void *user, gpusync_waiter *waiter)
 {
-    (void)user;
     COUNT(&world.unparks);
     PUT(&world.times_asked, softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime"));
     PUT(&waiter->scheduler_data[0], (void *)waiter);
@@ -187,7 +183,6 @@ static void world_unpark(void *user, gpusync_waiter *waiter)
 
 static void world_yield(void *user)
 {
-    (void)user;
     world.yields++;
     sched_yield();
     world_go_on();
@@ -197,8 +192,6 @@ static const gpusync_hooks world_hooks = {world_yield, world_park, world_unpark,
 
 static void world_message(void *user, softmetal_phase phase, void *object, const char *selector)
 {
-    (void)user;
-    (void)object;
     if (phase != SOFTMETAL_AFTER || world.busy || !pthread_equal(pthread_self(), world.thread)) return;
     if (strcmp(selector, "status") != 0 && strcmp(selector, "signaledValue") != 0) return;
     world.looks++;
@@ -252,7 +245,14 @@ static int world_tear_down(void **state)
     return stage_tear_down(state);
 }
 
-#define on_world(test) {#test, test, world_set_up, world_tear_down, (void *)&(stage_desc){0}}
-#define on_world_with(test, ...) {#test, test, world_set_up, world_tear_down, (void *)&(stage_desc){__VA_ARGS__}}
+#define on_world(test) on_world_with(test, 0)
+#define on_world_with(test, ...) KIT_TEST(test, ON_WORLD(test, __VA_ARGS__))
+#define on_both_worlds(test) on_both_worlds_with(test, 0)
+#define on_both_worlds_with(test, ...) \
+    KIT_TEST(test, ON_WORLD(test, __VA_ARGS__), ON_METAL4(test, world_set_up, world_tear_down, __VA_ARGS__))
+#define on_all_worlds_with(test, ...) \
+    KIT_TEST(test, ON_WORLD(test, __VA_ARGS__), ON_METAL4(test, world_set_up, world_tear_down, __VA_ARGS__), \
+             ON_BOTH(test, world_set_up, world_tear_down, __VA_ARGS__))
+#define ON_WORLD(test, ...) {#test, test, world_set_up, world_tear_down, (void *)&(stage_desc){__VA_ARGS__}}
 
 #endif

@@ -35,12 +35,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const graph_rules *rules;
-    void *pool;
     if (size < 2)
         return 0;
-    rules = &graph_kinds[data[0] % LENGTH(graph_kinds)];
-    pool = metal_pool_push();
+    const graph_rules *rules = &graph_kinds[data[0] % LENGTH(graph_kinds)];
+    void *pool = metal_pool_push();
     aside += !run_bytes(rules, data + 1, size - 1, rules->fails || rules->metal4 || rules->ends);
     metal_pool_pop(pool);
     return 0;

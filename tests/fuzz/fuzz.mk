@@ -7,7 +7,8 @@ include tests/softmetal/build.mk
 # The branches of the header and of the model guide the fuzzer, those of the kit and of softmetal do not.
 guided := $(BUILD)/fuzz.o
 flags = -O1 -g -gdwarf-4 -std=c11 -D_GNU_SOURCE -DGPUSYNC_OBJC=1 -DCMOCKA_DISABLE_DEPRECATION_WARNINGS $(SANITIZE) \
-	$(if $(HEADER),-I$(HEADER)) -I. -Itests -Itests/softmetal -Iexamples -Wall -Wextra -Wno-nonnull -MMD -MP
+	$(if $(HEADER),-I$(HEADER)) -I. -Itests -Itests/softmetal -Iexamples -Wall -Wextra -Wno-nonnull -Wno-unused-parameter \
+	-MMD -MP
 
 $(BUILD)/fuzz: $(guided) $(BUILD)/kit.o $(SOFTMETAL_LIB)
 	clang $(SANITIZE) -fsanitize=fuzzer -o $@ $^ $(SOFTMETAL_LDLIBS) -lcmocka -lpthread -lm

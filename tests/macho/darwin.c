@@ -64,10 +64,9 @@ static int darwin_errno_of(int number)
 static uint64_t darwin_clock_gettime_nsec_np(int id)
 {
     struct timespec now;
-    uint64_t ns;
     if (id != 0 && id != 6 && id != 8) broken("clock %d", id); /* REALTIME, MONOTONIC, UPTIME_RAW */
     clock_gettime(id ? CLOCK_MONOTONIC : CLOCK_REALTIME, &now);
-    ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     return id ? TO_NS(TO_TICKS(ns)) + (id == 6 ? SLEPT_S * 1000000000ull : 0) : ns;
 }
 
@@ -196,7 +195,6 @@ static int darwin_cond_destroy(darwin_cond *c)
 static int wait_for(darwin_cond *c, darwin_mutex *m, const struct timespec *timeout, const char *call)
 {
     struct timespec whole_ticks;
-    uint32_t sequence;
     int result = 0;
     check_cond(c, call);
     check_mutex(m, call);
@@ -209,7 +207,7 @@ static int wait_for(darwin_cond *c, darwin_mutex *m, const struct timespec *time
         whole_ticks.tv_nsec = (long)(ns % 1000000000u);
         timeout = &whole_ticks;
     }
-    sequence = __atomic_load_n(&c->sequence, __ATOMIC_SEQ_CST);
+    uint32_t sequence = __atomic_load_n(&c->sequence, __ATOMIC_SEQ_CST);
     if (__atomic_fetch_add(&c->waiters, 1, __ATOMIC_SEQ_CST) && c->mutex != m)
         broken("%s: condition variable %p with two mutexes", call, (void *)c);
     c->mutex = m;
@@ -338,14 +336,13 @@ static int darwin_attr_setdetachstate(darwin_attributes *a, int state)
 static int darwin_thread_create(pthread_t *thread, const darwin_attributes *a, void *(*body)(void *), void *argument)
 {
     pthread_attr_t attributes;
-    int result;
     size_t size = a && a->stack_size ? a->stack_size : THREAD_STACK;
     if (a && a->signature != ATTRIBUTES_MADE) broken("pthread_create: attributes were not initialised");
     pthread_attr_init(&attributes);
     /* glibc has its descriptor and the runner's thread variables on the same stack. */
     pthread_attr_setstacksize(&attributes, size + 16384);
     if (a && a->state == 2) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    result = pthread_create(thread, &attributes, body, argument);
+    int result = pthread_create(thread, &attributes, body, argument);
     pthread_attr_destroy(&attributes);
     return darwin_errno_of(result);
 }

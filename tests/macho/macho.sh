@@ -44,7 +44,7 @@ die() {
 
 # -Wno-deprecated: ucontext, of fiber.h. Zig adds a sanitizer to what is not optimised, and NDEBUG to what is.
 warnings="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef -Wstrict-prototypes -Wno-nonnull
-    -Wno-deprecated-declarations -Werror"
+    -Wno-unused-parameter -Wno-deprecated-declarations -Werror"
 # ctype.h would have its functions look into tables of libSystem's.
 objc="-std=gnu11 -fblocks -fno-objc-arc -fno-objc-convert-messages-to-runtime-calls -isystem $here/include
     -D_DONT_USE_CTYPE_INLINE_ -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-unused-parameter
@@ -89,13 +89,13 @@ make_all() { # ARCH
         -I$root/examples -isystem $out/include"
     [ "$arch" = "$native" ] || flags="$flags -DSLOW=20u" # qemu would take too long
     # shellcheck disable=SC2086
-    for name in kit implementation $tests; do compile "$arch" "$dir/$name.o" -O1 $flags "$root/tests/$name.c"; done
+    for name in kit from implementation $tests; do compile "$arch" "$dir/$name.o" -O1 $flags "$root/tests/$name.c"; done
     wait
     for source in "$root"/tests/softmetal/softmetal*.[mS]; do # Zig's compiler may leave an empty file
         [ -s "$dir/softmetal/$(basename "$source").o" ] || die "softmetal for $arch does not compile"
     done
     # Out of the archive a program gets what it lacks; the implementation, too, unless it has one of its own.
-    "$zig" ar --format=darwin rcs "$dir/libkit.a" "$dir"/{kit,implementation}.o "$dir"/softmetal/*.o || exit 1
+    "$zig" ar --format=darwin rcs "$dir/libkit.a" "$dir"/{kit,from,implementation}.o "$dir"/softmetal/*.o || exit 1
     for name in $tests; do
         "$zig" cc -target "$arch-macos" -Wl,--no-gc-sections -Wl,-undefined,dynamic_lookup -o "$dir/$name" \
             "$dir/$name.o" "$dir/libkit.a" || die "$name for $arch does not link"

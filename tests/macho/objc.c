@@ -74,8 +74,7 @@ static Class meta_of(Class class)
 /* A class or metaclass of the program's, or NULL. */
 static Class known(const void *class)
 {
-    unsigned i;
-    for (i = 0; i < class_count; i++) {
+    for (unsigned i = 0; i < class_count; i++) {
         if (classes[i].from == class) return classes[i].class;
         if (classes[i].from->meta == class) return meta_of(classes[i].class);
     }
@@ -84,10 +83,9 @@ static Class known(const void *class)
 
 static void add_methods(Class class, const method_list *methods)
 {
-    uint32_t i;
     if (!methods) return;
     if (methods->entry_size != sizeof(method)) refuse("relative methods are not known", class_getName(class));
-    for (i = 0; i < methods->count; i++)
+    for (uint32_t i = 0; i < methods->count; i++)
         if (!class_addMethod(class, sel_registerName(methods->list[i].name), methods->list[i].function,
                              methods->list[i].types))
             refuse("a method is there twice", methods->list[i].name);
@@ -97,13 +95,11 @@ static void add_methods(Class class, const method_list *methods)
 static void adopt(apple_class *class)
 {
     const class_data *data = class->data;
-    Class superclass, made;
-    size_t size;
     if (known(class)) return;
     if (darwin_in_program(class->superclass)) adopt(class->superclass);
-    superclass = darwin_in_program(class->superclass) ? known(class->superclass) : class->superclass;
-    size = class_getInstanceSize(superclass);
-    made = objc_allocateClassPair(superclass, data->name, 0);
+    Class superclass = darwin_in_program(class->superclass) ? known(class->superclass) : class->superclass;
+    size_t size = class_getInstanceSize(superclass);
+    Class made = objc_allocateClassPair(superclass, data->name, 0);
     if (!made) refuse("there is one of this name already", data->name);
     if (size > data->instance_size) refuse("its superclass is too large", data->name);
     if (data->instance_size > size && !class_addIvar(made, data->name, data->instance_size - size, 0, "c"))
@@ -157,10 +153,9 @@ void darwin_objc_section(const char *name, void *start, size_t size, int round)
 void *darwin_objc_symbol(const char *name)
 {
     static const char class[] = "OBJC_CLASS_$_", meta[] = "OBJC_METACLASS_$_";
-    Class found;
     if (strncmp(name, class, sizeof class - 1) == 0) return objc_lookUpClass(name + sizeof class - 1);
     if (strncmp(name, meta, sizeof meta - 1) != 0) return NULL;
-    found = objc_lookUpClass(name + sizeof meta - 1);
+    Class found = objc_lookUpClass(name + sizeof meta - 1);
     return found ? meta_of(found) : Nil;
 }
 

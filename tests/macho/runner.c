@@ -115,11 +115,10 @@ static void read_commands(void)
 {
     const header *h = in_file(0, sizeof *h);
     uint64_t offset = sizeof *h;
-    uint32_t i;
     if (h->magic != MAGIC_64 || h->kind != EXECUTE) refuse("no 64-bit Mach-O program");
     if (h->cpu != CPU_TYPE) refuse("a program for another processor (cpu type %#x)", h->cpu);
     image.low = UINT64_MAX;
-    for (i = 0; i < h->commands; i++) {
+    for (uint32_t i = 0; i < h->commands; i++) {
         const command *c = in_file(offset, sizeof *c);
         in_file(offset, c->size);
         offset += c->size;
@@ -154,8 +153,7 @@ static void map_segments(void)
 {
     const uint8_t *random = (const uint8_t *)getauxval(AT_RANDOM);
     uint64_t size = (image.high - image.low + PAGE - 1) & ~(uint64_t)(PAGE - 1);
-    unsigned i, tries;
-    for (tries = 0;; tries++) { /* above 4 GiB, as on a Mac: half a pointer points nowhere */
+    for (unsigned tries = 0;; tries++) { /* above 4 GiB, as on a Mac: half a pointer points nowhere */
         uint64_t wanted =
             image.low + (((uint64_t)random[tries & 7] << 8 | random[8 + (tries & 7)]) + tries + 1) * 0x100000;
         void *got = mmap((void *)(uintptr_t)wanted, size, PROT_READ | PROT_WRITE,
@@ -167,7 +165,7 @@ static void map_segments(void)
         if (got != MAP_FAILED) munmap(got, size);
         if (tries == 100) refuse("no room for it in memory");
     }
-    for (i = 0; i < image.segment_count; i++) {
+    for (unsigned i = 0; i < image.segment_count; i++) {
         const segment *s = image.segments[i];
         if (s->protection && s->file_size) memcpy(at(s->address), in_file(s->offset, s->file_size), s->file_size);
     }
@@ -176,8 +174,7 @@ static void map_segments(void)
 /* When all is bound. dyld makes __DATA_CONST read-only at this point. */
 static void protect_segments(void)
 {
-    unsigned i;
-    for (i = 0; i < image.segment_count; i++) {
+    for (unsigned i = 0; i < image.segment_count; i++) {
         const segment *s = image.segments[i];
         int protection = (s->protection & 1 ? PROT_READ : 0) | (s->protection & 4 ? PROT_EXEC : 0);
         bool constant = s->flags & SG_READ_ONLY || strcmp(s->name, "__DATA_CONST") == 0;
@@ -197,9 +194,8 @@ static const char *symbol_near(uintptr_t address, uintptr_t *offset)
     const symbol *list = image.symbols ? in_file(image.symbols->symbols, image.symbols->count * sizeof *list) : NULL;
     const char *name = NULL;
     uint64_t best = 0, linked = address - (uintptr_t)image.slide;
-    uint32_t i;
     if (linked < image.low || linked >= image.high) return NULL;
-    for (i = 0; list && i < image.symbols->count; i++) {
+    for (uint32_t i = 0; list && i < image.symbols->count; i++) {
         if (list[i].type & 0xE0 || (list[i].type & 0x0E) != 0x0E) continue; /* a debugger's, or in no section */
         if (list[i].value > linked || list[i].value < best) continue;
         best = list[i].value;
@@ -218,8 +214,7 @@ bool darwin_in_program(const void *address)
 void *darwin_own_symbol(const char *name)
 {
     const symbol *list = image.symbols ? in_file(image.symbols->symbols, image.symbols->count * sizeof *list) : NULL;
-    uint32_t i;
-    for (i = 0; list && i < image.symbols->count; i++) {
+    for (uint32_t i = 0; list && i < image.symbols->count; i++) {
         const char *here = (const char *)image.file + image.symbols->strings + list[i].name;
         if ((list[i].type & 0xEF) == 0x0F && here[0] == '_' && strcmp(here + 1, name) == 0) return at(list[i].value);
     }
@@ -423,9 +418,8 @@ static void bind(const uint32_t where[2], int kind)
 
 static void each_section(void (*act)(const section *, void *), void *argument)
 {
-    unsigned i;
     uint32_t k;
-    for (i = 0; i < image.segment_count; i++)
+    for (unsigned i = 0; i < image.segment_count; i++)
         for (k = 0; k < image.segments[i]->sections; k++) act((const section *)(image.segments[i] + 1) + k, argument);
 }
 
@@ -464,12 +458,11 @@ static void run_initialisers(const section *s, void *argument)
 {
     typedef void (*initialiser)(int, char **, char **, char **);
     arguments *a = argument;
-    size_t i;
     if ((s->flags & 0xFF) == S_MOD_INIT)
-        for (i = 0; i < s->size / 8; i++)
+        for (size_t i = 0; i < s->size / 8; i++)
             ((initialiser *)at(s->address))[i](a->count, a->list, a->environment, a->apple);
     else if ((s->flags & 0xFF) == S_INIT_OFFSETS)
-        for (i = 0; i < s->size / 4; i++)
+        for (size_t i = 0; i < s->size / 4; i++)
             ((initialiser)(uintptr_t)at(image.low + ((uint32_t *)at(s->address))[i]))(a->count, a->list, a->environment,
                                                                                       a->apple);
 }
@@ -509,11 +502,10 @@ static void on_crash(int number, siginfo_t *info, void *context)
     uintptr_t low = (uintptr_t)&machine, pair[2];
     void *places[32];
     char line[100];
-    bool seen;
     int i, depth, memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     snprintf(line, sizeof line, "macho-run: signal %d, address %p, at\n", number, info->si_addr);
     say(line);
-    seen = say_place(pc);
+    bool seen = say_place(pc);
     for (depth = 0; depth < 24 && frame > low && frame - low < 1 << 24 && frame % 8 == 0; depth++) {
         if (pread(memory, pair, sizeof pair, (off_t)frame) != sizeof pair) break; /* code without frame pointers */
         seen |= say_place(pair[1]);
@@ -537,15 +529,13 @@ int main(int argc, char **argv, char **environment)
     struct sigaction action;
     struct stat status;
     arguments a;
-    size_t i;
-    int file, result, round;
     if (argc < 2) {
         fprintf(stderr, "usage: macho-run PROGRAM [ARGUMENT...]\n");
         return 127;
     }
     tracing = getenv("MACHO_TRACE") != NULL;
     image.path = argv[1];
-    file = open(argv[1], O_RDONLY | O_CLOEXEC);
+    int file = open(argv[1], O_RDONLY | O_CLOEXEC);
     if (file < 0 || fstat(file, &status) || status.st_size < (off_t)sizeof(header)) refuse("cannot be read");
     image.file_size = (size_t)status.st_size;
     image.file = mmap(NULL, image.file_size, PROT_READ, MAP_PRIVATE, file, 0);
@@ -559,7 +549,7 @@ int main(int argc, char **argv, char **environment)
     bind(image.fixups->lazy, LAZY); /* at once, so that what is missing is known now */
     bind(image.fixups->weak, WEAK);
     if (image.missing) refuse("%u imports are missing", image.missing);
-    for (round = 0; round < 2; round++) each_section(take_objc, &round);
+    for (int round = 0; round < 2; round++) each_section(take_objc, &round);
     each_section(find_tlv, NULL);
     darwin_start(image.tlv.start, image.tlv.size, image.tlv.align);
     protect_segments();
@@ -569,7 +559,7 @@ int main(int argc, char **argv, char **environment)
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_crash;
     action.sa_flags = SA_SIGINFO | SA_RESETHAND;
-    for (i = 0; i < sizeof crashes / sizeof *crashes; i++) sigaction(crashes[i], &action, NULL);
+    for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++) sigaction(crashes[i], &action, NULL);
 
     a.count = argc - 1;
     a.list = argv + 1;
@@ -577,7 +567,7 @@ int main(int argc, char **argv, char **environment)
     a.apple[0] = argv[1];
     a.apple[1] = NULL;
     each_section(run_initialisers, &a);
-    result = ((int (*)(int, char **, char **, char **))(uintptr_t)at(image.low + image.entry->offset))(
-        a.count, a.list, a.environment, a.apple);
+    int result = ((int (*)(int, char **, char **, char **))(uintptr_t)at(image.low + image.entry->offset))(
+            a.count, a.list, a.environment, a.apple);
     exit(result);
 }

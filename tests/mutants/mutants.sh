@@ -32,9 +32,9 @@ compile() { # FILE FLAG...: with the faults
 
 # --build PROGRAM: those with the implementation in them are compiled whole.
 build() {
-    local objects=("$BUILD/tests/$1.o" "$BUILD/tests/kit.o" "$out/implementation.o")
+    local objects=("$BUILD/tests/$1.o" "$out/implementation.o" "$BUILD/tests/libkit.a")
     if grep -q '^ *# *define *GPUSYNC_IMPLEMENTATION' "tests/$1.c"; then
-        objects=("$out/$1.o" "$BUILD/tests/kit.o")
+        objects=("$out/$1.o" "$BUILD/tests/libkit.a")
         case $1 in
         test_atomics*)
             compile "tests/$1.c" -O1 -fsanitize=thread -Wno-tsan && objects+=("$BUILD/tests/turns_atomics.o")

@@ -58,10 +58,9 @@ void os_unfair_lock_lock(uint32_t *lock)
 bool os_unfair_lock_trylock(uint32_t *lock)
 {
     uint32_t seen, number = owner_number;
-    bool taken;
     if (!number) number = owner_number = (uint32_t)syscall(SYS_gettid) << 1;
     TELL(__tsan_mutex_pre_lock(lock, __tsan_mutex_linker_init | __tsan_mutex_try_lock));
-    taken = take(lock, &seen, number);
+    bool taken = take(lock, &seen, number);
     TELL(__tsan_mutex_post_lock(lock, __tsan_mutex_linker_init | __tsan_mutex_try_lock |
                                           (taken ? 0 : __tsan_mutex_try_lock_failed), 0));
     return taken;

@@ -463,9 +463,8 @@ static void wait_for_some(const task *t, gpusync_wait_for how)
 {
     gpusync_point points[JOBS];
     size_t which;
-    gpusync_result result;
     for (unsigned k = 0; k < JOBS; k++) points[k] = gpusync_at_ticket(on.queues[t->jobs[k].queue], t->jobs[k].ticket);
-    result = gpusync_wait_many(points, JOBS, how, GPUSYNC_FOREVER, NULL, &which);
+    gpusync_result result = gpusync_wait_many(points, JOBS, how, GPUSYNC_FOREVER, NULL, &which);
     same(result, which < JOBS && t->jobs[which].expected ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     for (unsigned k = 0; k < JOBS; k++)
         if (how == GPUSYNC_WAIT_ALL || k == which) /* these have ended */
@@ -628,10 +627,9 @@ static void *wait_in_flight(void *argument)
     const flight *f = t->flight;
     const job *j = &f->jobs[below(&t->random, f->count)];
     unsigned way = below(&t->random, CALLS);
-    gpusync_result result;
     begun_here = &t->begun;
-    result = wait_once(j, way == ASLEEP ? PLAIN : way, GPUSYNC_FOREVER); /* ASLEEP yields to nobody */
-    PUT(&t->begun, true);
+    gpusync_result result = wait_once(j, way == ASLEEP ? PLAIN : way, GPUSYNC_FOREVER); /* ASLEEP yields to nobody */
+                   PUT(&t->begun, true);
     if (result == GPUSYNC_ERROR_CANCELLED) check(f->held);
     else if (result != GPUSYNC_OK) same(result, GPUSYNC_ERROR_DESTROYED);
     if (result == GPUSYNC_OK) check(!j->wait_count || way == QUEUE || way == DEVICE);
@@ -670,9 +668,8 @@ static void check_told(flight *f, bool abandoned)
 {
     for (unsigned i = 0; i < f->count; i++) {
         job *j = &f->jobs[i];
-        gpusync_result result;
         same(j->told.count, 1);
-        result = await_told(&j->told);
+        gpusync_result result = await_told(&j->told);
         if (j->wait_count) same(result, f->timelines_first ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_CANCELLED);
         else check(result == GPUSYNC_OK || (abandoned && result == GPUSYNC_ERROR_DESTROYED));
         if (!abandoned) check(cells_agree(j->cells));
