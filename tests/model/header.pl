@@ -13,7 +13,7 @@ $_ = <STDIN>;
 
 for my $name (qw(gpusync_now_ns gpusync__copy_text gpusync__send_ulong gpusync__send_work gpusync__read_failure
                  gpusync__describe gpusync__own_error gpusync__await_one gpusync__compile gpusync__judge
-                 gpusync_wait_many)) {
+                 gpusync_wait_many gpusync__wait_point gpusync__foreign)) {
     s/^((?:static|GPUSYNC_API|GPUSYNC__APART)[^\n;{}]*\b\Q$name\E\([^;{}]*?\))\n\{\n.*?^\}\n/$1;\n/ms
       or die "header.pl: gpusync.h has no function $name\n";
 }

@@ -75,6 +75,16 @@ static gpusync_result gpusync_wait_many(const gpusync_point *points, size_t coun
 {
     return GPUSYNC_TIMEOUT;
 }
+static gpusync_result gpusync__wait_point(const gpusync_point *point, uint64_t timeout_ns,
+                                          const gpusync_wait_options *options)
+{
+    return GPUSYNC_TIMEOUT;
+}
+static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync_result *result)
+{
+    *result = GPUSYNC_ERROR_WRONG_QUEUE;
+    return NULL;
+}
 static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     return GPUSYNC__WELL;
@@ -125,7 +135,7 @@ static void have_sent(uint64_t ticket, bool unordered)
     Q.target.head.committed = ticket;
 }
 
-/* Ends it, as gpusync__handled does. */
+/* Ends it, as gpusync__completed does. */
 static void end(uint64_t ticket, gpusync_result result)
 {
     gpusync__after after = GPUSYNC__NOTHING;
