@@ -1296,7 +1296,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
      gpusync__enter        unlock the order lock, read `missed`                   likewise
      gpusync__prepare      check, list, in one hold                               else a wake-up is lost
      gpusync__settle       info, record, SETTLED, `completed`, AHEAD cleared      else an end has no failure yet
-     gpusync__check_now    `alert`, `completed`                                   else the end of a ticket is missed
+     gpusync__may_end      `alert`, `completed`                                   else the end of a ticket is missed
      gpusync__fail         `error`, FAILED                                        else a failure without text is read
      gpusync__set_out      SENT, signals                                          else work overtakes its own signals
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
@@ -1308,7 +1308,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
 
    WHAT ALWAYS HOLDS, at each unlock of the device
      1.  Under the device's lock comes no message, allocation, release, hook, callback or log line; under an order lock
-         only what accepts, judges and sets out work, and the messages that send.
+         only what makes work of a foreign command buffer, what accepts, judges and sets out work, and the messages that
+         send.
      2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
          for ever. (Not in an abandon: all held work has ended then.)
@@ -4271,7 +4272,7 @@ GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
    A wait checks by loads whether it may be over, then under the lock whether it is; it looks, spins, and sleeps. What
    wakes a sleeping wait, always by gpusync__rouse:
      its number is reached, or fails     gpusync__wake, of reach, fail and publish
-     its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__handled
+     its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__completed
      its target closes                   gpusync__shut
      a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
      a callback of its target has run    gpusync__called
