@@ -154,7 +154,8 @@
    Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the
    call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
    buffer from when it is open, or committed, until its work has ended and its handler has run; of work that never ran,
-   until all tickets before it have ended and its values of order_only timelines are raised, too.
+   until all tickets before it have ended and its values of order_only timelines are raised, too. A queue keeps the
+   memory of up to 64 tickets for later ones, that of a refused call, too, until it goes.
 
    >>caveats ----------------------------------------------------------------------------------------------------------
 
@@ -566,7 +567,7 @@ typedef struct gpusync_wait_options {
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
         the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls,
         and keeps, the wait ends at its limit, with TIMEOUT. Never make such a wait in a completed handler. Assumed:
-        Metal runs handlers in the order of their addition; gpusync adds its own last. */
+        Metal runs handlers in the order of their addition; gpusync adds its own, which notes GPU times, last. */
     bool handlers;
 } gpusync_wait_options;
 
@@ -983,8 +984,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** End all held work of the queue with ERROR_CANCELLED, plain commits that are held behind other work, too. Ordered
     work ends in its turn, behind the ordered work before it; the timelines that the work was to signal fail then
-    (order_only ones rise). Work that failed before keeps its failure. Encode it anew: its command buffers are of no
-    more use.
+    (order_only ones rise). Work that failed before keeps its failure. Encode it anew, and do not commit its command
+    buffers again: what they wait for on the GPU is in them, and gpusync knows it no more.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 
@@ -1009,9 +1010,10 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
     queue) and what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to
     bring that), every timeline, every call that waits, every callback that runs; none for a thread in a call of Metal.
     "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more, and its ticket ends in its
-    turn. "Waits on the host": gpusync holds it. Where "no work" is to signal, the host may. Ages are those of the
-    present state. Each line was true when it was written, and no two are of one moment. Objects without a label have
-    numbers, one series for the device.
+    turn. "Waits on the host": gpusync holds it. Where "no work" is to signal, the host may. An age counts from when a
+    command buffer was opened, and work was held, sent, or found ended; a commit to a busy queue leaves the age of a
+    buffer that was open. Each line was true when it was written, and no two are of one moment. Objects without a label
+    have numbers, one series for the device.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
     Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
