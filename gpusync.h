@@ -5673,7 +5673,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         result = gpusync__try_enter(q, w, open, c, now, &after);
     }
     bool enters = result == GPUSYNC_OK;
-    uint8_t state = enters ? w->state : GPUSYNC__OPEN;
+    uint8_t state = enters ? w->state : (uint8_t)GPUSYNC__OPEN;
     bool moves = dev->stirred.next != &dev->stirred || after.more;
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
