@@ -1732,8 +1732,9 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 
 /* What has one ticket. The fields from `ticket` to `gpu_end` are zero at first. */
 typedef struct gpusync__work {
-    struct gpusync__work *next, **at; /* of those that have a ticket, or that are free; at: the pointer to this one */
-    gpusync_queue *queue;             /* with a reference */
+    struct gpusync__work *next; /* of those that have a ticket, or that are free */
+    struct gpusync__work **at;  /* of those that have a ticket: the pointer to this one */
+    gpusync_queue *queue;       /* with a reference */
     void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals. With
                        Metal 4 MTL4CommitOptions come before the program's */
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
@@ -1955,7 +1956,7 @@ typedef struct gpusync__after {
     gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
-    bool more;                      /* there is any of these */
+    bool more;                      /* one of the fields above is set */
 } gpusync__after;
 #define GPUSYNC__NOTHING                                       \
     {                                                          \
@@ -2564,7 +2565,7 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
         GPUSYNC_FREE(w);
         return NULL;
     }
-    /* In two parts: gcc makes a loop of what is larger than 80 bytes. */
+    /* In two parts: gcc 12 makes a loop of more than 80 bytes on x86-64 (rep stos), and single stores of fewer. */
     memset(&w->ticket, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, ticket));
     memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
     w->turn.next = w->place.next = w->stirring.next = NULL;
@@ -3199,6 +3200,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
 
 /* -- room, and the end of work */
 
+/* How a queue with such an alert answers new work. While a failure sticks it takes markers alone. */
 GPUSYNC__APART gpusync_result gpusync__refusal(uint32_t alert, bool marker)
 {
     if (alert & GPUSYNC__CLOSED)
@@ -3922,7 +3924,7 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     gpusync__work_unref(w);
 }
 
-/* Drops references of lists. Last of all: the end of an object of the program's may call gpusync. */
+/* Frees the work that is to be freed. Last of all: the end of an object of the program's may call gpusync. */
 static void gpusync__drop_dead(gpusync__after *after)
 {
     for (gpusync__work *w; (w = after->dead) != NULL;) {
@@ -4293,7 +4295,7 @@ typedef struct gpusync__wait {
     uint64_t idle_ns;      /* of ROOM without a limit: since when Metal has no work, as far as is known */
     gpusync_wait_end by;   /* what ended it */
     uint64_t spun_ns;
-    uint64_t woken_ns; /* when it was last unparked; 0: never */
+    uint64_t woken_ns; /* when its last park returned; 0: it has not parked */
 } gpusync__wait;
 
 #define GPUSYNC__LAST_SLICE_NS 400000000u
@@ -4688,8 +4690,8 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
     bool over = false;
     if (deadline <= until) /* it may have passed meanwhile */
         now = gpusync_now_ns();
-    for (bool last = false; !over && !last;) {
-        last = now >= deadline;
+    for (;;) {
+        bool last = now >= deadline;
         if (now >= until) {
             gpusync__look_everywhere(wait->device);
             slice = slice < GPUSYNC__LAST_SLICE_NS ? 2 * slice : slice;
@@ -4699,7 +4701,7 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
             gpusync__look_now(wait);
         over = gpusync__prepare(wait, &s, last);
         if (over || last)
-            continue;
+            break;
         hooks->park(hooks->user, &s.open, until < deadline ? until : deadline);
         now = wait->woken_ns = gpusync_now_ns();
     }
@@ -4782,7 +4784,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     bool over = gpusync__check_now(wait, true);
     bool counts = !over;
     if (counts) {
-        GPUSYNC__ADD(&dev->waits, 1); /* before the look, which finds what a handler tells that sees no wait */
+        GPUSYNC__ADD(&dev->waits, 1); /* before the look, which finds work over whose handler has read 0 */
         wait->by = GPUSYNC_ENDED_STATUS;
         over = gpusync__look_now(wait);
     }
@@ -4831,7 +4833,7 @@ static inline gpusync_result gpusync__number_of(const gpusync_point *point, uint
 }
 
 /* Makes the goal of a point. */
-static gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
+static inline gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
 {
     memset(goal, 0, sizeof *goal);
     goal->target = gpusync__target_of(point);
@@ -4919,6 +4921,7 @@ static inline bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticke
     return (uint64_t)ticket - 1 >= GPUSYNC__LOAD(&q->bad); /* 0 and below, too */
 }
 
+/* The same of a point, which names something: a value that is reached is well. */
 static inline bool gpusync__point_is_well(const gpusync_point *p)
 {
     return p->timeline ? GPUSYNC__LOAD(&p->timeline->target.head.completed) >= p->value
@@ -4963,21 +4966,18 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     if (!times && gpusync__is_well(queue, ticket))
         return GPUSYNC_OK;
     gpusync__target *t = &queue->target;
-    uint64_t committed = GPUSYNC__LOAD(&t->head.committed);
     gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
-    goal.target = t;
-    goal.kind = ticket == GPUSYNC_EVERYTHING ? GPUSYNC__ALL : GPUSYNC__NUMBER;
-    goal.number = ticket == GPUSYNC_EVERYTHING ? committed : ticket > 0 ? (uint64_t)ticket : 0;
-    if (goal.number > committed)
-        return GPUSYNC_ERROR_INVALID_TICKET;
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    gpusync_result result = gpusync__goal_of(&point, &goal);
+    if (result != GPUSYNC_OK)
+        return result;
     bool ended = GPUSYNC__LOAD(&t->head.completed) >= goal.number || !gpusync__look(queue, goal.number);
     if (ended && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         gpusync__look_around(t->device); /* it waits for work or values of others */
     /* `completed` is read last: when AHEAD is cleared it has risen. */
     if (!ended && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         return GPUSYNC_NOT_READY;
-    gpusync_result result = gpusync__ask(queue, &goal, times);
+    result = gpusync__ask(queue, &goal, times);
     return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
 
