@@ -174,10 +174,16 @@ static void world_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
     PUT(&waiter->scheduler_data[0], NULL);
 }
 
+/* How often Metal was asked when the GPU ran. */
+static uint64_t times_asked(void)
+{
+    return softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime");
+}
+
 static void world_unpark(void *user, gpusync_waiter *waiter)
 {
     COUNT(&world.unparks);
-    PUT(&world.times_asked, softmetal_message_count("GPUStartTime") + softmetal_message_count("GPUEndTime"));
+    PUT(&world.times_asked, times_asked());
     PUT(&waiter->scheduler_data[0], (void *)waiter);
 }
 

@@ -8,8 +8,7 @@
 # Then threads commit and do not wait. While more than 8 works run, a thread that makes another command buffer has one
 # end. A commit message takes the time that a row names: gpusync has the queue's order lock meanwhile.
 #   by hand  a completed handler counts under a mutex, and signals a condition variable
-#   0.4      that header, for comparison; its maintainers ask for 1.6 (ended) and 1.15 (sleeps) times its cycles, and
-#            for 0.80 and 0.95 of its commits with 2 threads, 2 queues, 1 us and 5 us
+#   0.4      that header, for comparison
 #   0.5      gpusync.h. At the right: how long it holds the device's lock, in a build that measures that
 # Each way has its turn in each round. Prints medians with quartiles, and the ratio by round, with its range too. The
 # figures are of this machine and its load: on a busy one trust the ratios, and those of few threads. A row fails when a

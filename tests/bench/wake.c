@@ -22,7 +22,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool by_hand, over;
-static double called_us; /* when the program's handler began, ahead of gpusync's */
+static double called_us; /* when the program's handler began, ahead of gpusync's; 0: not yet */
 
 static double us_of(clockid_t clock)
 {
@@ -106,6 +106,7 @@ static void frame(void *metal_queue, gpusync_device *device, gpusync_queue *queu
     void *buffer = metal_queue_command_buffer(metal_queue);
     gpusync_ticket ticket;
     over = false;
+    __atomic_store(&called_us, &called, __ATOMIC_SEQ_CST); /* 0: not called */
     encode(gpusync_device_metal(device), buffer, length);
     metal_add_completed_handler(buffer, &block);
     if (by_hand) {
@@ -120,8 +121,10 @@ static void frame(void *metal_queue, gpusync_device *device, gpusync_queue *queu
     double now = us_of(CLOCK_MONOTONIC);
     figures[OWN][i] = us_of(CLOCK_THREAD_CPUTIME_ID) - own;
     figures[ALL][i] = us_of(CLOCK_PROCESS_CPUTIME_ID) - all;
-    nanosleep(&(struct timespec){0, 300000}, NULL); /* until the handler has run, where the wait did not need it */
-    __atomic_load(&called_us, &called, __ATOMIC_SEQ_CST);
+    while (called == 0) { /* a status may have told before the handler */
+        sched_yield();
+        __atomic_load(&called_us, &called, __ATOMIC_SEQ_CST);
+    }
     figures[LATE][i] = now - metal_gpu_end(buffer) * 1e6;
     figures[CALLED][i] = now - called;
     metal_release(buffer);
