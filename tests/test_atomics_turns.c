@@ -148,11 +148,15 @@ static void poll_across_the_loss(void *unused)
 
 static void set_up_lost(void *unused)
 {
-    begin(2, 0);
+    begin(2, 1);
+    const gpusync_point never = gpusync_at_value(stage.t[0], 1);
     for (int i = 0; i < 2; i++) {
         buffers[i] = make_buffer(stage.q[i]);
         tickets[i] = commit_buffer(stage.q[i], buffers[i]);
     }
+    /* A ticket has ended behind the first: so a poll of that asks further than its loads, and looks at the loss. */
+    submit_buffer(stage.q[0], make_buffer(stage.q[0]), &never, NULL, NULL, GPUSYNC_SUBMIT_UNORDERED);
+    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
     softmetal_fail_as(buffers[1], SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
     turns_add("ends", end_one, &numbers[1]);
     turns_add("polls", poll_across_the_loss, NULL);
