@@ -1763,6 +1763,8 @@ typedef struct gpusync__work {
     uint32_t room, own;           /* what it takes of the queue's room and of that for gpusync's own buffers */
     uint8_t state;
     bool unordered, submitted, marker;
+    bool by_host;      /* the host waits and signals */
+    bool encodes[2];   /* waits, signals of its own are for the GPU */
     bool enqueued;     /* has a place in Metal's queue already, and cannot be held */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
@@ -4928,13 +4930,20 @@ static inline bool gpusync__point_is_well(const gpusync_point *p)
                        : gpusync__is_well(p->queue, p->ticket);
 }
 
+/* Has the parameters of its caller, which thus moves no register. */
+GPUSYNC__APART gpusync_result gpusync__wait_ticket(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
+                                                   const gpusync_wait_options *options)
+{
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    return gpusync__wait_point(&point, timeout_ns, options);
+}
+
 GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                         const gpusync_wait_options *options)
 {
     if (queue && gpusync__is_well(queue, ticket) && !(options && options->handlers))
         return GPUSYNC_OK;
-    const gpusync_point point = gpusync_at_ticket(queue, ticket);
-    return gpusync__wait_point(&point, timeout_ns, options);
+    return gpusync__wait_ticket(queue, ticket, timeout_ns, options);
 }
 
 /* How a ticket of a queue, or everything up to one, stands. */
@@ -5792,12 +5801,20 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
     return result;
 }
 
-/* Adds a wait or a signal to work that has no ticket yet. *added NULL: there is nothing to wait for. */
-static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *point, bool signal, bool encoded,
-                                        gpusync__link **added)
+/* Whether the GPU waits for the timeline in front of the work. On a queue of Metal 4 the host signals it then: else the
+   event of a wait that was cut would show more than its value at the feedback, gpusync__was_cut. */
+static bool gpusync__waits_on_gpu(const gpusync__work *w, const gpusync_timeline *t)
+{
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->encoded && !link->signal && gpusync__timeline_of(link->target) == t)
+            return true;
+    return false;
+}
+
+/* Adds a wait or a signal to work that has no ticket yet. OK, and none added: there is nothing to wait for. */
+static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *point, bool signal)
 {
     uint64_t number;
-    *added = NULL;
     if (gpusync__device_of(point) != w->queue->target.device || (signal && !point->timeline))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__target *t = gpusync__target_of(point);
@@ -5823,12 +5840,13 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     link->target = t;
     gpusync__keep(t);
     link->signal = signal;
-    link->encoded = encoded && point->timeline;
+    link->encoded = point->timeline && !w->by_host;
+    if (signal && w->queue->metal4 && gpusync__waits_on_gpu(w, point->timeline))
+        link->encoded = false;
     link->awaited = link->crossed = false;
-    if ((result = gpusync__join_link(w, link)) == GPUSYNC_OK) {
-        *added = link;
+    w->encodes[signal] |= link->encoded;
+    if ((result = gpusync__join_link(w, link)) == GPUSYNC_OK)
         return result;
-    }
     gpusync__unref(t);
     if (boxed)
         GPUSYNC_FREE(link);
@@ -5879,7 +5897,6 @@ static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *ope
 /* Opens the buffer, if it is not open, adds the wait or signal to its work, and encodes it. */
 static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, const gpusync_point *point, bool signal)
 {
-    gpusync__link *link;
     bool opened = false;
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5889,14 +5906,15 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__open_of(q, buffer, &opened, &result) : NULL;
     if (!w)
         return result;
-    for (link = w->links; link && !signal; link = link->next)
+    for (const gpusync__link *link = w->links; link && !signal; link = link->next)
         if (link->signal)
             return GPUSYNC_ERROR_INVALID_ARGUMENT; /* nothing waits behind a signal */
-    result = gpusync__add_link(w, point, signal, true, &link);
+    gpusync__link **added = w->links_end;
+    result = gpusync__add_link(w, point, signal);
+    if (result == GPUSYNC_OK && *added && (*added)->encoded)
+        gpusync__encode(buffer, *added);
     if (result != GPUSYNC_OK && opened)
         gpusync_command_buffer_discard(q, buffer);
-    if (link && link->encoded)
-        gpusync__encode(buffer, link);
     return result;
 }
 
@@ -5915,33 +5933,13 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
    in one behind. It takes over the open work of the program's buffers when it enters, and gives that back if it is
    refused. */
 
-/* Whether the GPU waits for the timeline in front of the work. */
-static bool gpusync__waits_on_gpu(const gpusync__work *w, const gpusync_timeline *t)
+/* Adds waits or signals. */
+static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_point *points, size_t count, bool signal)
 {
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        if (link->encoded && !link->signal && link->target == &t->target)
-            return true;
-    return false;
-}
-
-/* Adds waits or signals. *needed: one of them is for the GPU. On a queue of Metal 4 the host signals what the work also
-   waits for: else the event of a wait that was cut would show more than its value at the feedback, gpusync__was_cut. */
-static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_submission *s, bool signal, bool *needed)
-{
-    const gpusync_point *points = signal ? s->signals : s->waits;
-    size_t count = signal ? s->signal_count : s->wait_count;
-    bool encoded = !(s->flags & GPUSYNC_SUBMIT_HOST_SYNC) && !(w->queue->metal4 && !w->given);
-    gpusync__link *link;
-    if (!points)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    for (size_t i = 0; i < count; i++) {
-        bool by_host = signal && w->queue->metal4 && points[i].timeline && gpusync__waits_on_gpu(w, points[i].timeline);
-        gpusync_result result = gpusync__add_link(w, &points[i], signal, encoded && !by_host, &link);
-        if (result != GPUSYNC_OK)
-            return result;
-        *needed |= link && link->encoded;
-    }
-    return GPUSYNC_OK;
+    gpusync_result result = points ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++)
+        result = gpusync__add_link(w, &points[i], signal);
+    return result;
 }
 
 /* Adds one of the program's command buffers. */
@@ -5985,27 +5983,27 @@ static gpusync_result gpusync__add_own(gpusync__work *w, uint32_t i, bool signal
 /* Puts a submission together. */
 static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submission *s)
 {
-    bool front = false, back = false;
     w->submitted = true;
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
     w->given = (uint32_t)s->command_buffer_count;
-    gpusync__copy_label(w->label, sizeof w->label, s->label);
-    gpusync_result result = s->wait_count ? gpusync__add_links(w, s, false, &front) : GPUSYNC_OK;
     bool metal4 = w->queue->metal4;
-    if (metal4)
-        front = w->given != 0; /* MTL4CommitOptions */
+    w->by_host = s->flags & GPUSYNC_SUBMIT_HOST_SYNC || (metal4 && !w->given);
+    gpusync__copy_label(w->label, sizeof w->label, s->label);
+    gpusync_result result = s->wait_count ? gpusync__add_links(w, s->waits, s->wait_count, false) : GPUSYNC_OK;
+    bool front = metal4 ? w->given != 0 : w->encodes[false]; /* MTL4CommitOptions, or a command buffer */
     w->waits_end = w->links_end;
     w->buffers[0] = NULL;
     w->first = w->count = front;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
     if (result == GPUSYNC_OK && s->signal_count)
-        result = gpusync__add_links(w, s, true, &back);
+        result = gpusync__add_links(w, s->signals, s->signal_count, true);
+    bool back = w->encodes[true] && !metal4;
     if (result == GPUSYNC_OK && (!w->given || ((front || back) && !metal4)))
         result = gpusync__reserve(w, metal4 ? 0 : (uint32_t)front + back);
     if (result == GPUSYNC_OK && front)
         result = gpusync__add_own(w, 0, false);
-    if (result == GPUSYNC_OK && back && !metal4)
+    if (result == GPUSYNC_OK && back)
         result = gpusync__add_own(w, w->count++, true);
     return result;
 }
