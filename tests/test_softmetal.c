@@ -481,6 +481,9 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("an error may be of any domain", MANUAL, softmetal_fail(b, "own", 2, "text"), code_is(error_of(s, b), 2, -1))    \
     X("the next ones fail", MANUAL, softmetal_fail_next_as(2, SOFTMETAL_HANG), code_is(error_of(s, b), 2, SOFTMETAL_HANG) && \
       code_is(error_of(s, c), 2, SOFTMETAL_HANG) && !error_of(s, f)) \
+    X("... or one of a label", MANUAL, setenv("SOFTMETAL_KILL", "victim", 1); metal_set_label(b, "victim"); \
+      metal_set_label(c, "other"), code_is(error_of(s, b), 3, SOFTMETAL_PAGE_FAULT) && !error_of(s, c) && \
+      (metal_set_label(f, "victim"), unsetenv("SOFTMETAL_KILL"), !error_of(s, f))) \
     X("the watchdog ends a wait", REAL, wait_in_vain(s, b, e, e), code_of(metal_get(b, "error")) == 2)                 \
     X("... by hand", MANUAL, signalling(b, e, 0); wait_in_vain(s, b, e, e), code_is(metal_get(b, "error"), 2, 2) &&    \
       metal_event_value(e) == 0 && !error_of(s, c))                                                                    \

@@ -238,7 +238,9 @@ void softmetal_fail_as(void *command_buffer, unsigned reason, const char *text);
    one with this code and a star; an error with a code that has no star has nothing below it. With a domain: an error of
    this domain, with this code and text, and nothing below it. */
 void softmetal_fail(void *command_buffer, const char *domain, long code, const char *text);
-/* The next n buffers, or runs, that are committed on any queue. */
+/* The next n buffers, or runs, that are committed on any queue. A program that calls nothing of this header has the
+   environment variable SOFTMETAL_KILL: a MTLCommandBuffer with that label, at its commit, fails with
+   SOFTMETAL_PAGE_FAULT. */
 void softmetal_fail_next_as(unsigned n, unsigned reason);
 /* The fault waits: the buffer does its work up to its n-th encoded signal, which fires, and then fails at once. A
    buffer with fewer signals does all of its work. The fault is that of a call above, made before or after this one;

@@ -250,6 +250,17 @@ void sm_set_fault(SoftMetalCommandBuffer *buffer, sm_fault fault)
     buffer->fault.set = true;
 }
 
+static bool is_to_be_killed(SoftMetalCommandBuffer *buffer)
+{
+    const char *label = getenv("SOFTMETAL_KILL");
+    if (!label)
+        return false;
+    NSString *text = [[NSString alloc] initWithUTF8String:label];
+    bool same = [buffer->label isEqualToString:text];
+    [text release];
+    return same;
+}
+
 static void draw_chaos(SoftMetalCommandBuffer *buffer)
 {
     softmetal_chaos chaos = sm_chaos();
@@ -259,6 +270,8 @@ static void draw_chaos(SoftMetalCommandBuffer *buffer)
     if (quirks.status_after_handlers) buffer->status_after = true;
     if (!buffer->fault.set && sm_take_failure(&fault))
         sm_set_fault(buffer, fault);
+    else if (!buffer->fault.set && is_to_be_killed(buffer))
+        sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_PAGE_FAULT});
     else if (!buffer->fault.set && sm_chance(chaos.fail_per_mille))
         sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_INTERNAL});
     buffer->late = sm_chance(chaos.late_handler_per_mille);
