@@ -37,31 +37,37 @@
    A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
    CoreGraphics it may get no device.
 
-       #define GPUSYNC_IMPLEMENTATION                                        // in ONE file: C99, C++11, Objective-C
+       #define GPUSYNC_IMPLEMENTATION // in ONE file: C99, C++11, Objective-C
        #include "gpusync.h"
        #include <stdio.h>
+
+       static int failed(const char *call, gpusync_result result)
+       {
+           if (result != GPUSYNC_OK) fprintf(stderr, "%s: %s\n", call, gpusync_result_string(result));
+           return result != GPUSYNC_OK;
+       }
+       #define FAILED(call) failed(#call, call)
 
        int main(void)
        {
            gpusync_device *device;
            gpusync_queue *queue;
            gpusync_ticket ticket;
-           gpusync_error error;
+           gpusync_error why;
+           gpusync_wait_options options = {0};
            gpusync_result result;
-           uint64_t cursor = 0;
-           void *buffer;                                                     // an MTLCommandBuffer
+           void *buffer; // an id<MTLCommandBuffer>
 
-           if (gpusync_device_create(NULL, &device)) return 1;
-           if (gpusync_queue_create(device, NULL, &queue)) return 1;
-           if (gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer)) return 1;
-           // ... encode work into buffer with Metal ...
-           if (gpusync_commit(queue, buffer, &ticket)) return 1;             // instead of [buffer commit]
-           result = gpusync_wait(queue, ticket, 1000000000, NULL);           // one second at most
-           printf("%s\n", gpusync_result_string(result));
-           while (gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK)
-               printf("%s: %s\n", gpusync_failure_string(error.failure), error.message);
+           options.error = &why;
+           if (FAILED(gpusync_device_create(NULL, &device))) return 1;
+           if (FAILED(gpusync_queue_create(device, NULL, &queue))) return 1;
+           if (FAILED(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer))) return 1;
+           // ... encode work into the command buffer ...
+           if (FAILED(gpusync_commit(queue, buffer, &ticket))) return 1; // instead of [buffer commit]
+           result = gpusync_wait(queue, ticket, 1000000000, &options);   // one second at most
+           puts(result == GPUSYNC_OK ? "done" : why.message);
            if (result == GPUSYNC_TIMEOUT)
-               gpusync_queue_abandon(queue);                                 // the GPU hangs: destroy would wait for it
+               gpusync_queue_abandon(queue); // the GPU hangs: destroy would wait for it
            else
                gpusync_queue_destroy(queue);
            gpusync_device_destroy(device);
@@ -7370,7 +7376,9 @@ GPUSYNC__PLAIN(command_buffer_create,
        a device's timers               gone: polls, waits and gpusync_device_run_callbacks look
        new                             gpusync_timeline_desc.order_only, gpusync_queue_desc.encoder_status
 
-   Versions are semantic. While the major number is 0, a minor number may change the API, and says so here.
+   Versions are semantic, and their tags are v0.5.0 and so on. While the major number is 0, a minor number may change
+   the API, and says so here. From 1.0 on the calls of >>core do not change before 2.0, those of >>more get additions
+   alone, and a minor number may change those of >>rare.
 
    SPDX-License-Identifier: MIT
 

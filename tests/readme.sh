@@ -21,7 +21,7 @@ die() { echo "readme.sh: $*" >&2; echo "0 passed, 1 failed"; exit 1; }
 [ -n "${CPPFLAGS:-}" ] && [ -n "${LDLIBS:-}" ] ||
     die 'CPPFLAGS and LDLIBS name no softmetal. First: eval "$(make -s softmetal)"'
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ $# -gt 0 ] || set -- "$root"/{README.md,examples/*.md,examples/with/README.md,tests/README.md}
+[ $# -gt 0 ] || set -- "$root"/{README.md,.github/CONTRIBUTING.md,examples/*.md,examples/with/README.md,tests/README.md}
 build=${BUILD:-$root/build} cc=${CC:-cc}
 top=$build/readme passed=0 failed=0
 unset CC CXX CFLAGS MAKEFLAGS MAKELEVEL MFLAGS V
@@ -166,6 +166,18 @@ block() { # FILE LANGUAGE HOW PAGE
     clang $mode $flags -Wno-unused-parameter $CPPFLAGS -fsyntax-only "$source" # gcc sees no ignored result in that
 }
 
+# README shows the program at the head of gpusync.h, and says how many lines of it there are to read
+same_program() {
+    sed -n '/^       #define GPUSYNC_IMPLEMENTATION/,/^   Contents/p' "$root/gpusync.h" | sed '$d; s/^       //' | sed '$d' >"$top/head"
+    sed -n '/^#define GPUSYNC_IMPLEMENTATION/,/^```/p' "$root/README.md" | sed '$d' | diff "$top/head" -
+}
+line_of() { grep -n "^/\* --* >>$1 --" "$root/gpusync.h" | cut -d: -f1; }
+same_lines() {
+    local front=$(($(line_of impl) - 1)) core=$(($(line_of more) - $(line_of core)))
+    local says="first $(sed -E 's/(.*)(...)$/\1,\2/' <<<"$front") lines, which are the documentation, a program with one queue needs $core "
+    tr '\n' ' ' <"$root/README.md" | grep -qF "$says" || { echo "README does not say: $says" && return 1; }
+}
+
 rm -rf "$top" && mkdir -p "$top/tree/build"
 ln -s "$root"/{gpusync.h,Makefile,examples,tests} "$top/tree/"
 echo '#include "gpusync.h"' | "$cc" -std=c99 $flags $CPPFLAGS -DGPUSYNC_IMPLEMENTATION -xc -c - \
@@ -194,6 +206,9 @@ for page; do
             fail "$name" "$file.log"
         fi
     done
+done
+for check in same_program same_lines; do
+    if $check >"$top/$check.log" 2>&1; then passed=$((passed + 1)); else fail "README.md: $check" "$top/$check.log"; fi
 done
 [ "$passed" -gt 0 ] || fail "nothing was judged"
 echo "$passed passed, $failed failed"
