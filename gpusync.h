@@ -65,7 +65,7 @@
            // ... encode work into the command buffer ...
            if (FAILED(gpusync_commit(queue, buffer, &ticket))) return 1; // instead of [buffer commit]
            result = gpusync_wait(queue, ticket, 1000000000, &options);   // one second at most
-           puts(result == GPUSYNC_OK ? "done" : why.message);
+           puts(result < GPUSYNC_OK ? why.message : gpusync_result_string(result));
            if (result == GPUSYNC_TIMEOUT)
                gpusync_queue_abandon(queue); // the GPU hangs: destroy would wait for it
            else
@@ -280,29 +280,37 @@ extern "C" {
 /** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
 #define GPUSYNC_RESULTS(X)                                                                                         \
     X(OK, 0, "done") /* of a wait or poll: the work succeeded */                                                   \
-    X(TIMEOUT, 1, "the time limit passed first; the work goes on")                                                 \
+    X(TIMEOUT, 1, "the time limit passed first; nothing was cancelled")                                            \
     X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
-    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL or invalid")                                                \
-    X(ERROR_UNSUPPORTED, -2, "Metal is unavailable or lacks this feature (no Mac? see softmetal in README)")       \
+    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL, invalid, or not allowed here: see the call in gpusync.h")  \
+    X(ERROR_UNSUPPORTED, -2,                                                                                       \
+      "this queue or this Metal cannot do it, or Metal is unavailable (no Mac? see softmetal in README)")          \
     X(ERROR_OUT_OF_MEMORY, -3, "there is no memory")                                                               \
     X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
     X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
     X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call accepts")                   \
     X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
-    X(ERROR_ALREADY_COMMITTED, -8, "the command buffer is committed or held already")                              \
+    X(ERROR_ALREADY_COMMITTED, -8,                                                                                 \
+      "the command buffer is committed or held already; behind commits of other code use gpusync_commit_marker")   \
     X(ERROR_NOT_COMMITTED, -10, "the command buffer is not committed yet") /* of gpusync_commit_marker */          \
     X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such uncommitted command buffer")                             \
-    X(ERROR_EXECUTION, -12, "the work ended with an error; gpusync_queue_next_error tells which")                  \
-    X(ERROR_RESULT_UNKNOWN, -13, "the work ended, but how is no longer on record") /* dropped from the log */      \
+    X(ERROR_EXECUTION, -12,                                                                                        \
+      "the work, or what it needs, has failed; gpusync_queue_next_error or gpusync_error.message tells why")       \
+    X(ERROR_RESULT_UNKNOWN, -13,                                                                                   \
+      "the work ended, but how is no longer on record: ask sooner, or raise error_log_count")                      \
     X(ERROR_CANCELLED, -14, "the work was cancelled, and never ran")                                               \
     X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */                  \
     X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
-    X(ERROR_WOULD_DEADLOCK, -17, "inside a callback, where no call may wait or destroy")                           \
-    X(ERROR_IN_USE, -18, "the device still has objects, or work that goes on")                                     \
-    X(ERROR_NOT_RISING, -19, "a timeline only rises: the value is signalled already, or out of range")             \
-    X(ERROR_QUEUE_FULL, -20, "the queue has no room for another command buffer")                                   \
+    X(ERROR_WOULD_DEADLOCK, -17,                                                                                   \
+      "inside a callback, where no call may wait or destroy: poll, or use a _destroy_later call")                  \
+    X(ERROR_IN_USE, -18,                                                                                           \
+      "the device still has queues, timelines, warm-ups, or work in flight; gpusync_device_report lists them")     \
+    X(ERROR_NOT_RISING, -19,                                                                                       \
+      "a timeline only rises: the value is reached or sent already, a lower one is still to come, or out of range")\
+    X(ERROR_QUEUE_FULL, -20,                                                                                       \
+      "the queue has no room: wait for earlier work, or commit or discard open command buffers")                   \
     X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
-    X(ERROR_COMPILE, -22, "a shader does not compile")
+    X(ERROR_COMPILE, -22, "a shader does not compile; gpusync_warmup_pipeline tells why")
 /* clang-format on */
 
 /** What a call returns. Zero: success. Positive: not an error, the answer is "not yet". Negative: an error.
@@ -337,8 +345,9 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
     GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed; the device is lost. */
 } gpusync_log_level;
 
-/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: see >>threads. A wait may
-    return a failure before gpusync logs it. */
+/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: see >>threads. The function
+    returns soon, waits for nothing, and throws nothing; it may call gpusync_device_report. A wait may return a failure
+    before gpusync logs it. Objects without a label have numbers, one series for the device. */
 typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
 
 /** Where callbacks run: see gpusync_on_done. */
@@ -1023,7 +1032,8 @@ GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
     Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
-    Threads any   Blocks no; acquires locks, and asks Metal for labels and states   Owns nothing */
+    Threads any, never a signal handler   Blocks no; acquires locks, and asks Metal for labels and states
+    Owns nothing */
 GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
 /* Queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or pass an MTL4CommandQueue as metal_queue.
@@ -1964,11 +1974,12 @@ typedef struct gpusync__after {
     gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
+    bool loses;                     /* the device: to log */
     bool more;                      /* one of the fields above is set */
 } gpusync__after;
-#define GPUSYNC__NOTHING                                       \
-    {                                                          \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false \
+#define GPUSYNC__NOTHING                                              \
+    {                                                                 \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false \
     }
 
 /* Over the selectors, and what blocks of listeners lead to. */
@@ -2294,7 +2305,7 @@ static const char *gpusync__name(const gpusync__target *t, char name[96])
     return name;
 }
 
-/* Tells of a command buffer that failed, and of the loss of the device. */
+/* Tells of a command buffer that failed. */
 GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
 {
     const gpusync_device *dev = w->queue->target.device;
@@ -2302,14 +2313,22 @@ GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
     char name[96];
     gpusync__describe(w, &error);
     gpusync__name(&w->queue->target, name);
-    gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, ticket %" PRIu64 ", command buffer '%s': %s (%s %" PRId64 "): %s", name,
-                 w->ticket, error.label, gpusync_failure_string(error.failure), error.domain, error.code,
-                 error.message);
-    if (gpusync__is_loss(error.failure))
-        gpusync__log(
-            dev, GPUSYNC_LOG_ERROR, "the device is lost: %s. All new work is refused%s",
-            gpusync_failure_string(error.failure),
-            error.failure == GPUSYNC_FAILURE_ACCESS_REVOKED ? "; only a new process has been seen to work again" : "");
+    char code[96] = "", encoder[80] = "";
+    if (error.domain[0])
+        snprintf(code, sizeof code, " (%s %" PRId64 ")", error.domain, error.code);
+    if (error.encoder[0])
+        snprintf(encoder, sizeof encoder, ", encoder '%s'", error.encoder);
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, ticket %" PRIu64 ", command buffer '%s'%s: %s%s: %s", name, w->ticket,
+                 error.label, encoder, gpusync_failure_string(error.failure), code, error.message);
+}
+
+/* Tells of the loss of the device, once. */
+GPUSYNC__APART void gpusync__log_loss(const gpusync_device *dev)
+{
+    bool revoked = dev->lost == GPUSYNC_FAILURE_ACCESS_REVOKED;
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "the device is lost: %s. New work is refused; %s",
+                 gpusync_failure_string((gpusync_failure)dev->lost),
+                 revoked ? "only a new process has been seen to work again" : "go on with another MTLDevice");
 }
 
 /* -------------------------------------------------------------------------------- >>lists --
@@ -2904,7 +2923,9 @@ static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
     gpusync__withdraw(link, after);
     if (!held)
         return;
-    gpusync__refuse(w, GPUSYNC_ERROR_NOT_RISING, "the value, or a higher one, was signalled while the work was held");
+    gpusync__refuse(
+        w, GPUSYNC_ERROR_NOT_RISING,
+        "its value, or a higher one, was signalled while the work was held; give each queue a timeline of its own");
     gpusync__stir(w);
 }
 
@@ -3493,6 +3514,8 @@ static void gpusync__lose(gpusync_device *dev, gpusync_failure why, uint64_t now
         return;
     dev->lost_ns = now;
     GPUSYNC__STORE(&dev->lost, (uint32_t)why);
+    after->loses = dev->log != NULL;
+    after->more = true;
     for (gpusync__target *t = dev->targets; t; t = t->next) {
         gpusync__alarm(t, GPUSYNC__LOST);
         if (t->kind != GPUSYNC__QUEUE)
@@ -3960,6 +3983,8 @@ static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpu
     }
     if (after->failed)
         gpusync__log_failure(after->failed);
+    if (after->loses)
+        gpusync__log_loss(dev);
     if (after->calls)
         gpusync__ask_for_calls(dev);
 }
@@ -4238,7 +4263,7 @@ static void gpusync__abandon(gpusync_queue *q)
         gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
         if (w->state >= GPUSYNC__SETTLED || w->unsent)
             continue;
-        gpusync__refuse(w, result, "its queue was given up");
+        gpusync__refuse(w, result, "the queue was given up while Metal had the work: the GPU may still use its memory");
         if (w->state == GPUSYNC__ENDED)
             gpusync__stir(w);
         else
@@ -4739,13 +4764,17 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
     while (goal->over)
         goal++;
     bool compiles = goal->target->kind == GPUSYNC__WARMUP;
-    char name[96], what[48];
-    const char *kind = goal->target->kind == GPUSYNC__QUEUE ? "ticket" : "value";
+    char name[96], what[80];
+    const char *kind = goal->target->kind != GPUSYNC__QUEUE ? "value"
+                       : goal->handlers                     ? "handlers up to ticket"
+                       : goal->kind == GPUSYNC__ALL         ? "everything up to ticket"
+                                                            : "ticket";
     if (goal->kind == GPUSYNC__ROOM || compiles)
         snprintf(what, sizeof what, "%s", compiles ? "pipelines" : "room for a command buffer");
     else
         snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
-    gpusync__log(wait->device, GPUSYNC_LOG_WARNING, "%s: a wait for %s was not over at its limit of %.3f ms",
+    gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
+                 "%s: a wait for %s was not over at its limit of %.3f ms; gpusync_device_report tells why",
                  gpusync__name(goal->target, name), what, (double)timeout_ns / 1e6);
 }
 
@@ -4906,7 +4935,8 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
                                          bool drains)
 {
     gpusync__goal goal;
-    uint64_t idle_ns = timeout_ns == GPUSYNC_FOREVER ? gpusync_now_ns() : 0;
+    uint64_t now = gpusync_now_ns();
+    uint64_t idle_ns = timeout_ns >= GPUSYNC_FOREVER - now ? now : 0; /* no limit that the clock would reach */
     memset(&goal, 0, sizeof goal);
     goal.target = t;
     goal.kind = kind;
@@ -5778,7 +5808,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
     gpusync__lock(dev);
     gpusync_result result = queue->target.alert & GPUSYNC__CLOSED ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
     for (gpusync__work *w = NULL; result == GPUSYNC_OK && (w = gpusync__next_held(queue, w)) != NULL;) {
-        gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "cancelled while it was held");
+        gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "the work was cancelled while it was held, and never ran");
         gpusync__give_up(w, &after);
     }
     gpusync__finish(dev, &after);
@@ -6395,8 +6425,9 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
     gpusync__sleeper_end(&s, dev);
     if ((GPUSYNC__LOAD_SEQ(&dev->refs) > 1 || GPUSYNC__LOAD_SEQ(&dev->listens)) && dev->log)
-        gpusync__log(dev, GPUSYNC_LOG_WARNING,
-                     "the device is destroyed, but Metal still has blocks of gpusync: its code must stay loaded");
+        gpusync__log(
+            dev, GPUSYNC_LOG_WARNING,
+            "the device is destroyed, but Metal still has blocks of gpusync: never unload the code that has gpusync");
     gpusync__device_unref(dev);
     return GPUSYNC_OK;
 }
@@ -6802,12 +6833,21 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
 }
 
 /* Why work does not end. */
-static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w)
+static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w, unsigned long status)
 {
     const gpusync_queue *q = w->queue;
     const gpusync__work *fronts[] = {NULL, q->held, NULL, q->turn, q->front, NULL}; /* by state */
     const gpusync__work *front = w->unordered && w->state != GPUSYNC__SETTLED ? NULL : fronts[w->state];
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
+    bool silent =
+        w->state >= GPUSYNC__ENDED ? w->running != 0 : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
+    const gpusync__work *early = q->first;
+    while (early && early != w && !(early->state >= GPUSYNC__ENDED && early->running))
+        early = early->next;
+    if (silent)
+        gpusync__write(out, "; Metal has not called gpusync's handler: one of the program's may still run");
+    else if (w->state == GPUSYNC__SENT && early && early != w)
+        gpusync__write(out, "; its status may wait for the handlers of ticket %" PRIu64, early->ticket);
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
     for (const gpusync__link *link = w->links; link; link = link->next)
@@ -6826,14 +6866,14 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
                : status                            ? "enqueued, which holds up what was committed behind it,"
                                                    : "not committed";
     if (w->state == GPUSYNC__SENT)
-        return status >= GPUSYNC__STATUS_COMPLETED   ? "over for Metal, but its handler has not come"
+        return status >= GPUSYNC__STATUS_COMPLETED   ? "over for Metal"
                : status <= GPUSYNC__STATUS_COMMITTED ? "committed"
                                                      : "scheduled";
     if (w->state == GPUSYNC__HELD)
         return "held";
     if (w->state == GPUSYNC__ENDED)
-        return w->running ? "over, but its handler has not come" : "over";
-    return w->running ? "ended, but its handler has not come" : "ended";
+        return "over";
+    return "ended";
 }
 
 /* A line for work. */
@@ -6846,7 +6886,7 @@ static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, co
                    : w->unordered ? ", UNORDERED"
                                   : "",
                    gpusync__state(w, status), gpusync__ms(w->since_ns, out->now));
-    gpusync__write_reasons(out, w);
+    gpusync__write_reasons(out, w, status);
 }
 
 /* Asks Metal for the label, and for the status of the first command buffer that is not over. No lock is held. */
@@ -6963,10 +7003,12 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
     if (!dev)
         return 0;
     gpusync__lock(dev);
-    gpusync__write(&out, "gpusync %d.%d.%d device: %zu callbacks are due, to be run %s", GPUSYNC_VERSION_MAJOR,
-                   GPUSYNC_VERSION_MINOR, GPUSYNC_VERSION_PATCH, dev->due_count,
-                   dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL ? "by gpusync_device_run_callbacks"
-                                                                  : "on the dispatch queue");
+    gpusync__write(&out, "gpusync %d.%d.%d device", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
+                   GPUSYNC_VERSION_PATCH);
+    if (dev->due_count)
+        gpusync__write(&out, ": %zu callbacks are due, to be run %s", dev->due_count,
+                       dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL ? "by gpusync_device_run_callbacks"
+                                                                      : "on the dispatch queue");
     if (dev->lost)
         gpusync__write(&out, ", lost for %.1f ms: %s", gpusync__ms(dev->lost_ns, out.now),
                        gpusync_failure_string((gpusync_failure)dev->lost));

@@ -39,26 +39,31 @@ static void tell(const char *call, gpusync_result result, gpusync_result expecte
     printf("  %-34s %-17s %s\n", call, name_of(result), result == expected ? meaning : "was not expected");
 }
 
-/* A command buffer with work in it, not committed. */
-static void *encode(gpusync_queue *q, const char *label)
+static void *create(gpusync_queue *q, const char *label)
 {
     gpusync_command_buffer_desc desc = {.label = label}; /* shows in failures and reports */
-    void *buffer, *blit, *pool = metal_pool_push();      /* for what Metal autoreleases */
+    void *buffer;
     CHECK(gpusync_command_buffer_create(q, &desc, limit, &buffer));
+    return buffer;
+}
+
+static void encode(void *buffer)
+{
+    void *blit, *pool = metal_pool_push(); /* for what Metal autoreleases */
     blit = metal_blit_begin(buffer);
     if (!blit) check("blitCommandEncoder", GPUSYNC_ERROR_METAL_NIL);
     byte++;
     for (int i = 0; i < FILLS; i++) metal_fill(blit, memory, 0, SIZE, byte); /* takes a while */
     metal_end(blit);
     metal_pool_pop(pool);
-    return buffer;
 }
 
-static gpusync_ticket commit(const char *label, uint64_t value) /* value: what its end signals */
+static gpusync_ticket commit(const char *label, uint64_t value) /* value: what its end signals, or 0 */
 {
     gpusync_ticket ticket;
-    void *buffer = encode(queue, label);
-    CHECK(gpusync_encode_signal(queue, buffer, gpusync_at_value(frames, value)));
+    void *buffer = create(queue, label);
+    encode(buffer);
+    if (value) CHECK(gpusync_encode_signal(queue, buffer, gpusync_at_value(frames, value)));
     CHECK(gpusync_commit(queue, buffer, &ticket)); /* instead of [buffer commit] */
     return ticket;
 }
@@ -111,7 +116,7 @@ static void killed(void)
     printf("  command buffer \"%s\" of queue \"%s\": %s\n  %s\n", error.label, error.queue_label,
            gpusync_failure_string(error.failure), error.message);
     if (error.ticket != ticket) surprises++;
-    CHECK(gpusync_commit(queue, encode(queue, "the next frame"), &ticket));
+    ticket = commit("the next frame", 0);
     tell("gpusync_wait, the next frame", gpusync_wait(queue, ticket, limit, NULL), GPUSYNC_OK, "the queue works on");
 }
 
@@ -119,13 +124,15 @@ static void hang(void)
 {
     gpusync_timeline *uploads; /* its own: a failed timeline stays failed */
     gpusync_timeline_desc desc = {.label = "uploads"};
-    void *upload = encode(transfers, "textures"), *buffer = encode(queue, "frame 7");
+    void *upload = create(transfers, "textures"), *buffer = create(queue, "frame 7");
     gpusync_ticket ticket;
     gpusync_result result;
     char report[4096];
     CHECK(gpusync_timeline_create(device, &desc, &uploads));
+    encode(upload);
     CHECK(gpusync_encode_signal(transfers, upload, gpusync_at_value(uploads, 1)));
-    CHECK(gpusync_encode_wait(queue, buffer, gpusync_at_value(uploads, 1)));
+    CHECK(gpusync_encode_wait(queue, buffer, gpusync_at_value(uploads, 1))); /* what is encoded behind it waits */
+    encode(buffer);
     CHECK(gpusync_commit(queue, buffer, &ticket)); /* but the upload is not committed */
     puts("\nA hang. A frame waits for textures whose upload the program forgot to commit. The limit ends the wait:");
     result = gpusync_wait(queue, ticket, short_limit, NULL);

@@ -1384,7 +1384,8 @@ on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL
     }
 }
 
-/* Nothing but the program can make room where Metal has no work: FOREVER would be for ever. A limit stays a limit. */
+/* Nothing but the program can make room where Metal has no work: FOREVER would be for ever, and so would a limit behind
+   all that the clock can say. A limit stays a limit. */
 on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1, FULL)
 {
     uint64_t began = gpusync_now_ns();
@@ -1397,7 +1398,7 @@ on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_seco
         if (i % 2) (void)new_buffer(s->q[3]);
         else commit(s->q[3], waiting_buffer(s->q[3], at(s->t[0], 1)));
     }
-    for (unsigned i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER);
+    for (unsigned i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER - i % 2 * began);
     for (unsigned i = 0; i < 3; i++) {
         assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_QUEUE_FULL);
         assert_true(gpusync_now_ns() - began >= SECONDS(1));

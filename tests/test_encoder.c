@@ -100,6 +100,7 @@ on_stage(test_R15_each_way_of_making_a_buffer_asks_metal_where_the_queue_wants_i
         encode_three(buffer);
         commit(queues[asks], buffer);
         assert_string_equal(encoder_of(s, queues[asks]), asks ? "lights" : "");
+        assert_int_equal(log_has(GPUSYNC_LOG_ERROR, ", encoder 'lights': "), i > 0);
         assert_string_equal(failure_at(queues[asks], i / 2).label, label);
     }
     assert_ok(gpusync_queue_destroy(queues[1]));

@@ -544,8 +544,8 @@ static bool is_utf8(const char *text, size_t size)
 static struct {
     stage *s;
     unsigned count, not_utf8, with_newlines;
-    char text[4][512];
-    gpusync_log_level level[4];
+    char text[8][512];
+    gpusync_log_level level[8];
     gpusync_ticket goes_on_behind, committed; /* 0: does not */
 } lines;
 
@@ -1529,10 +1529,18 @@ on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_lim
     assert_result(gpusync_timeline_wait(s->t[0], 3, MS(8), NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().log_lines, 2);
     assert_true(log_has(GPUSYNC_LOG_WARNING, "'a'") && log_has(GPUSYNC_LOG_WARNING, "8"));
-    while (gpusync_command_buffer_create(s->q[1], NULL, 0, &last) == GPUSYNC_OK) continue;
-    assert_int_equal(kit_now().log_lines, 2); /* a limit of 0 is a look */
-    assert_result(gpusync_command_buffer_create(s->q[1], NULL, MS(9), &last), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, MS(6), NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().log_lines, 3);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "a wait for everything up to ticket 1 was not over at its limit of 6"));
+    softmetal_complete(softmetal_last_buffer(s->metal[0]));
+    assert_ok(gpusync_wait(s->q[0], 1, MS(5), NULL));
+    assert_result(gpusync_wait(s->q[0], 1, MS(5), &(gpusync_wait_options){.handlers = true}), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 4);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "a wait for handlers up to ticket 1 was not over"));
+    while (gpusync_command_buffer_create(s->q[1], NULL, 0, &last) == GPUSYNC_OK) continue;
+    assert_int_equal(kit_now().log_lines, 4); /* a limit of 0 is a look */
+    assert_result(gpusync_command_buffer_create(s->q[1], NULL, MS(9), &last), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 5);
     assert_true(log_has(GPUSYNC_LOG_WARNING, "second") && log_has(GPUSYNC_LOG_WARNING, "9"));
 }
 
@@ -1634,6 +1642,37 @@ on_both_kinds(test_F2_a_revoked_device_says_what_helps)
     assert_true(log_has(GPUSYNC_LOG_ERROR, "process"));
     assert_false(log_has(GPUSYNC_LOG_ERROR, "new device"));
     assert_int_equal(kit_now().log_lines, 2);
+}
+
+static unsigned lines_with(const char *part)
+{
+    unsigned found = 0;
+    for (unsigned i = 0; i < lines.count && i < LENGTH(lines.text); i++) found += strstr(lines.text[i], part) != NULL;
+    return found;
+}
+
+on_both_kinds_with(test_F2_the_loss_of_a_device_is_told_once, .device = {.log = keep_line})
+{
+    memset(&lines, 0, sizeof lines);
+    for (unsigned i = 0; i < 5; i++) commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
+    finish_all(s);
+    assert_int_equal(lines_with("the device is lost"), 1);
+    assert_int_equal(lines_with("command buffer '"), 5);
+}
+
+/* Metal tells of the loss behind another failure, which is the one on record. */
+on_stage_with(test_F2_a_loss_behind_another_failure_is_told, .device = {.log = keep_line})
+{
+    void *buffers[] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    memset(&lines, 0, sizeof lines);
+    softmetal_fail_as(buffers[0], SOFTMETAL_PAGE_FAULT, NULL);
+    softmetal_fail_as(buffers[1], SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]));
+    finish_all(s);
+    assert_true(gpusync_device_is_lost(s->device));
+    assert_int_equal(lines_with("page fault"), 1);
+    assert_int_equal(lines_with("the device is lost"), 1);
+    assert_int_equal(lines.count, 2);
 }
 
 on_both_kinds_with(test_F8_a_line_is_one_line_of_utf8, .device = {.log = keep_line})

@@ -275,11 +275,27 @@ HANG(test_S9_a_handler_that_has_not_come)
     job_wait(&j, s->q[0], ticket, SECONDS(60));
     await_parked(1);
     assert_hang(s, "a handler that has not come",
-                LINES("    ticket 1 'lost': ended*handler has not come*5.0 ms",
+                LINES("    ticket 1 'lost': ended for 5.0 ms; Metal has not called gpusync's handler: one of the program's may still run",
                       "    a wait for*handlers*ticket 1 of queue 'first'; begun 5.0 ms ago, with 59995.0 ms left"),
                 LINES("1 of 1 tickets are done"));
     end_hang(s);
     assert_ok(job_end(&j));
+}
+
+/* Metal changes no status of later work while a handler of the program runs. */
+HANG(test_S9_work_behind_a_handler_that_has_not_come)
+{
+    void *buffer = named_buffer(s->q[0], "first");
+    gpusync_ticket ticket = commit(s->q[0], buffer);
+    commit(s->q[0], named_buffer(s->q[0], "behind"));
+    assert_null(strstr(read_report(s->device), "may wait for the handlers"));
+    softmetal_complete(buffer);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_hang(s, "work behind a handler that has not come",
+                LINES("    ticket 1 'first': ended for 5.0 ms; Metal has not called gpusync's handler*",
+                      "    ticket 2 'behind': * for 5.0 ms; its status may wait for the handlers of ticket 1"),
+                NONE);
+    end_hang(s);
 }
 
 /* The handler is lost, and nobody has looked since: Metal says Completed, gpusync does not know yet. */
@@ -291,7 +307,7 @@ HANG(test_S9_an_end_that_nobody_has_seen)
     commit(s->q[1], named_buffer(s->q[1], "runs"));
     softmetal_schedule(softmetal_last_buffer(s->metal[1]));
     assert_hang(s, "an end that nobody has seen",
-                LINES("    ticket 1 'ended': *for Metal*handler has not come*5.0 ms",
+                LINES("    ticket 1 'ended': over for Metal for 5.0 ms; Metal has not called gpusync's handler*",
                       "    ticket 1 'runs': scheduled for 5.0 ms"),
                 NONE);
 }
@@ -1372,7 +1388,7 @@ HANG(test_S9_an_age_is_that_of_the_state)
     softmetal_complete(buffer);
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
     pass(MS(32));
-    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': ended, but its handler has not come for"));
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': ended for 32.0 ms; Metal has not called"));
     softmetal_finish(buffer);
     assert_null(strstr(read_report(s->device), "ticket 1"));
 }
