@@ -11,9 +11,10 @@
 # Blocks of c, cpp and objc need such a line, except c with `int main`: that is compiled as C99, linked with softmetal,
 # and run; the one of README.md also without Metal, where it has to fail and say why. In sh each `make TARGET` is in the
 # Makefile, and no line has a comment: a pasted one is none to zsh. Links lead to files and headings of ours.
+# Without a FILE tests/picture.py draws its picture again: that has the texts of examples/killed.svg.
 #
 # Environment: CPPFLAGS, LDLIBS as `make softmetal` prints them; CC (cc); BUILD: results go to BUILD/readme (build).
-# Needs gcc, clang, make. Ends with one line "N passed, N failed".
+# Needs gcc, clang, make, python3. Ends with one line "N passed, N failed".
 
 set -u
 die() { echo "readme.sh: $*" >&2; echo "0 passed, 1 failed"; exit 1; }
@@ -21,7 +22,11 @@ die() { echo "readme.sh: $*" >&2; echo "0 passed, 1 failed"; exit 1; }
 [ -n "${CPPFLAGS:-}" ] && [ -n "${LDLIBS:-}" ] ||
     die 'CPPFLAGS and LDLIBS name no softmetal. First: eval "$(make -s softmetal)"'
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ $# -gt 0 ] || set -- "$root"/{README.md,.github/CONTRIBUTING.md,examples/*.md,examples/with/README.md,tests/README.md}
+picture=
+if [ $# -eq 0 ]; then
+    picture=killed.svg
+    set -- "$root"/{README.md,.github/CONTRIBUTING.md,examples/*.md,examples/with/README.md,tests/README.md}
+fi
 build=${BUILD:-$root/build} cc=${CC:-cc}
 top=$build/readme passed=0 failed=0
 unset CC CXX CFLAGS MAKEFLAGS MAKELEVEL MFLAGS V
@@ -178,6 +183,13 @@ same_lines() {
     tr '\n' ' ' <"$root/README.md" | grep -qF "$says" || { echo "README does not say: $says" && return 1; }
 }
 
+texts() { sed -n 's/.*<text[^>]*>\([^<]*\)<.*/\1/p' "$1" | grep -vx '[0-9]*'; } # SVG: those that are no numbers
+
+draw() { # PICTURE
+    CC=$cc timeout -k 5 120 "$root/tests/picture.py" "$top/$1" </dev/null &&
+        diff <(texts "$root/examples/$1") <(texts "$top/$1") && texts "$top/$1" | grep -q .
+}
+
 rm -rf "$top" && mkdir -p "$top/tree/build"
 ln -s "$root"/{gpusync.h,Makefile,examples,tests} "$top/tree/"
 echo '#include "gpusync.h"' | "$cc" -std=c99 $flags $CPPFLAGS -DGPUSYNC_IMPLEMENTATION -xc -c - \
@@ -210,6 +222,13 @@ done
 for check in same_program same_lines; do
     if $check >"$top/$check.log" 2>&1; then passed=$((passed + 1)); else fail "README.md: $check" "$top/$check.log"; fi
 done
+if [ -n "$picture" ]; then
+    if draw "$picture" >"$top/picture.log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        fail "the picture examples/$picture, by tests/picture.py" "$top/picture.log"
+    fi
+fi
 [ "$passed" -gt 0 ] || fail "nothing was judged"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
