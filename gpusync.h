@@ -582,7 +582,8 @@ typedef struct gpusync_wait_options {
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
         the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls,
         and keeps, the wait ends at its limit, with TIMEOUT. Never make such a wait in a completed handler. Assumed:
-        Metal runs handlers in the order of their addition; gpusync adds its own, which notes GPU times, last. */
+        Metal runs handlers in the order of their addition; gpusync adds its own, which notes GPU times, last. So behind
+        such a wait gpusync_poll has them. */
     bool handlers;
 } gpusync_wait_options;
 
@@ -962,9 +963,12 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
 
 /** Get a ticket for what other code (MPSGraph, sokol_gfx, commitAndContinue) has committed to this Metal queue: gpusync
     commits an empty command buffer behind it, at once, whatever is held. The ticket is UNORDERED.
-    behind   A command buffer of this queue that was committed: the ticket fails with its error if it fails. NULL: the
-             ticket tells the end of what was committed before, and not its success.
-    A sticky failure refuses no marker. The ticket does not tell of work that the other code commits later.
+    behind   A command buffer of this queue that was committed: the ticket ends behind it, and fails with its error if
+             it fails. NULL: the ticket tells the end of what was committed before, and not its success (assumed: Metal
+             does not run an empty command buffer beside work in front of it). Pass it where you have it.
+    A sticky failure refuses no marker, and a marker's failure sticks, too. The ticket does not tell of work that the
+    other code commits later, and waits for what it has enqueued in front. Other code must not commit a command buffer
+    that gpusync keeps; if it did, discard the buffer, which gives its room back.
     Returns  OK; ERROR_NOT_COMMITTED: Metal does not have behind (perhaps it is held); ERROR_WRONG_QUEUE;
              ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
@@ -1014,9 +1018,9 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
       Sent work    that is ordered, of a higher ticket, and was sent before this call gets the error, even if it
                    succeeds, and even after this call. UNORDERED work gets none, nor does ordered work get that of
                    UNORDERED work.
-      Everything   waits and polls for GPUSYNC_EVERYTHING return the error.
-    A failure of an earlier ticket that is found after this call does not stick. Timelines that failed stay
-    failed.
+      Everything   waits and polls for GPUSYNC_EVERYTHING return the error, when all of that has ended.
+    A failure of an earlier ticket that is found after this call does not stick. Timelines that failed stay failed. The
+    call reports nothing: the next wait for everything returns a failure that none has returned.
     Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
@@ -4093,18 +4097,43 @@ static inline void gpusync__hear(gpusync__work *w, void *source, gpusync__after 
         gpusync__failed(w, w->buffers[0], after);
 }
 
-/* Notes when the GPU ran, behind the wake-up of the threads that wait: to read it may take long. */
-GPUSYNC__APART void gpusync__note_late(gpusync__work *w, void *source)
+/* Ends the work if it runs no more, and no handler was lost. */
+static inline void gpusync__end_heard(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
 {
+    if (w->state != GPUSYNC__SENT || running || w->deaf)
+        return;
+    gpusync__end(w, now, after);
+    gpusync__settle(w->queue, w, after);
+}
+
+/* A handler of the work is over, and has noted the times. */
+static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    bool ended = w->state >= GPUSYNC__SETTLED; /* before this handler */
+    gpusync__end_heard(w, --w->running, now, after);
+    if (w->running || !ended)
+        return;
+    if (q->target.entries.next != &q->target.entries)
+        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
+    gpusync__leave(q, w, after);
+}
+
+/* Notes when the GPU ran, behind the wake-up of the threads that wait for the end: to read it may take long. */
+GPUSYNC__APART void gpusync__note_late(gpusync__work *w, void *source, uint64_t now)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync__after after = GPUSYNC__NOTHING;
     double start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
     double end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
-    gpusync__lock(w->queue->target.device);
+    gpusync__lock(dev);
     gpusync__note_times(w, start, end);
-    gpusync__unlock(w->queue->target.device);
+    gpusync__count_handler(w, now, &after);
+    gpusync__finish(dev, &after);
 }
 
 /* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
-   the end. */
+   the end. So it has if Metal has run a marker beside what the marker tells of. */
 static void gpusync__completed(void *block, void *argument)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -4112,13 +4141,14 @@ static void gpusync__completed(void *block, void *argument)
     gpusync__work *w = gpusync__take_work(block);
     if (!w)
         return;
-    gpusync_queue *q = w->queue;
+    const gpusync_queue *q = w->queue;
     gpusync_device *dev = q->target.device;
     bool waits = argument && GPUSYNC__LOAD_SEQ(&dev->waits) && !dev->trace; /* the trace tells the times of an end */
     /* The argument is perhaps a wrapper of the command buffer. */
     void *source = q->metal4 ? argument : w->buffers[((gpusync__handler *)block)->index];
     if (argument)
         gpusync__hear(w, source, &after);
+    bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
     uint64_t now = gpusync_now_ns();
     if (argument && !waits) {
         start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
@@ -4126,18 +4156,14 @@ static void gpusync__completed(void *block, void *argument)
     }
     gpusync__lock(dev);
     gpusync__note_times(w, start, end);
-    w->running--;
-    w->deaf |= !argument;
-    if (w->state == GPUSYNC__SENT && !w->running && !w->deaf) {
-        gpusync__end(w, now, &after);
-        gpusync__settle(q, w, &after);
-    } else if (!w->running && w->state >= GPUSYNC__SETTLED) {
-        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, &after); /* waits for handlers */
-        gpusync__leave(q, w, &after);
-    }
+    w->deaf |= deaf;
+    if (waits)
+        gpusync__end_heard(w, w->running - 1, now, &after); /* waits for handlers go on when the times are noted */
+    else
+        gpusync__count_handler(w, now, &after);
     gpusync__finish(dev, &after);
     if (waits)
-        gpusync__note_late(w, source);
+        gpusync__note_late(w, source, now);
     gpusync__work_unref(w);
 }
 

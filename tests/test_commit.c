@@ -918,6 +918,29 @@ on_stage(test_T2_the_marker_behind_a_buffer_that_failed_fails)
     }
 }
 
+/* Where Metal runs them side by side, the marker's own command buffer is over first. */
+on_stage_with(test_T2_the_marker_behind_a_buffer_waits_for_it_where_they_overlap, .real = true)
+{
+    const softmetal_chaos overlap = {.overlap_per_mille = 1000};
+    softmetal_set_chaos(&overlap);
+    for (unsigned fails = 0; fails < 2; fails++) {
+        void *others = foreign_buffer(s->q[0]);
+        gpusync_ticket behind = 0;
+        if (fails) softmetal_fail_as(others, SOFTMETAL_OUT_OF_MEMORY, NULL);
+        softmetal_hang(others);
+        metal_commit(others);
+        assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
+        metal_wait_until_completed(softmetal_last_buffer(s->metal[0]));
+        assert_int_not_equal(metal_status(others), 4);
+        assert_result(gpusync_wait(s->q[0], behind, MS(20), &(gpusync_wait_options){.handlers = true}), GPUSYNC_TIMEOUT);
+        assert_false(gpusync_is_done(s->q[0], behind));
+        softmetal_unhang(others);
+        assert_result(gpusync_wait(s->q[0], behind, SECONDS(20), NULL), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_true(gpusync_is_done(s->q[0], behind));
+        metal_release(others);
+    }
+}
+
 on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds)
 {
     void *others = foreign_buffer(s->q[0]);

@@ -105,6 +105,53 @@ without_stage(test_S4_a_ticket_that_three_may_end_ends_once)
     run_race(&race, 1, 200, 1);
 }
 
+/* A handler wakes a plain wait before it reads the GPU times; a wait for handlers comes behind both of them. */
+static void wait_plainly(void *unused)
+{
+    turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_OK);
+    see(0);
+}
+
+static gpusync_times times; /* as the wait for handlers found them */
+
+static void wait_for_times(void *unused)
+{
+    turns_expect(gpusync_wait(stage.q[0], 1, GPUSYNC_FOREVER, &(gpusync_wait_options){.handlers = true}), GPUSYNC_OK);
+    turns_expect(gpusync_poll(stage.q[0], 1, &times), GPUSYNC_OK);
+    turns_check(times.gpu_start_s > 0);
+    see(1);
+}
+
+static void set_up_times(void *count)
+{
+    begin(1, 0);
+    gpusync_submission s = {.command_buffers = buffers, .command_buffer_count = (size_t) * (int *)count};
+    for (size_t i = 0; i < s.command_buffer_count; i++)
+        buffers[i] = make_buffer(stage.q[0]);
+    turns_expect(gpusync_submit(stage.q[0], &s, NULL), GPUSYNC_OK);
+    turns_add("waits", wait_plainly, NULL);
+    turns_add("asks for times", wait_for_times, NULL);
+    turns_gpus(1);
+}
+
+static void tear_down_times(void *unused)
+{
+    gpusync_times last;
+    turns_expect(gpusync_poll(stage.q[0], 1, &last), GPUSYNC_OK);
+    turns_check(last.gpu_start_s == times.gpu_start_s && last.gpu_end_s == times.gpu_end_s);
+    close_stage();
+}
+
+without_stage(test_R26_behind_a_wait_for_handlers_a_poll_has_the_times)
+{
+    const turns_race races[] = {
+        {.name = "times", .setup = set_up_times, .teardown = tear_down_times, .user = &numbers[1]},
+        {.name = "times of two", .setup = set_up_times, .teardown = tear_down_times, .user = &numbers[2]},
+    };
+    for (size_t i = 0; i < 2; i++)
+        run_race(&races[i], 1, 300, 3);
+}
+
 static void signal_one(void *number)
 {
     turns_expect(gpusync_timeline_signal(stage.t[*(int *)number], 1), GPUSYNC_OK);

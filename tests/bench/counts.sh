@@ -112,5 +112,5 @@ row "wait_many, unmet, for a point" many_unmet 320
 row "wait_many, asleep, for a point" many_asleep 500
 row "submit with a wait and a signal" submit 1450
 row "both encoded, commit" encode 1102
-row "made, committed, waited for asleep" whole 2320
+row "made, committed, waited for asleep" whole 2390
 finish
