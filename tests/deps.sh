@@ -27,7 +27,7 @@ needs() { # TARGET
     fuzz) echo "$test sanitizers" ;;
     test-vulkan) echo "$test sanitizers libvulkan glslang mesa-vulkan vulkan-validation" ;;
     test-macho) echo "$test zig qemu-user lld arm64" ;;
-    ci) echo "$test sanitizers g++ binutils valgrind clang-format cmake pkg-config git" ;;
+    ci) echo "$test sanitizers g++ binutils valgrind clang-format cmake pkg-config git rustc python3" ;;
     coverage) echo "$test gcovr jq" ;;
     *) echo "$test ${SANITIZE:+sanitizers}" ;; # test, and the files that it builds
     esac
