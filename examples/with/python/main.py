@@ -2,7 +2,8 @@
 import asyncio
 import os
 import sys
-from ctypes import CDLL, POINTER, Structure, byref, c_bool, c_char, c_char_p, c_int, c_int64, c_uint64, c_void_p, pointer
+from ctypes import CDLL, POINTER, Structure, byref, pointer
+from ctypes import c_bool, c_char, c_char_p, c_int, c_int64, c_uint64, c_void_p
 
 lib = CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), "build", "libgpusync.so"))
 if lib.gpusync_version() // 100 != 5:
