@@ -387,4 +387,61 @@ METAL__FN void metal4_wait(void *queue, void *event, uint64_t value)
 METAL__FN double metal_gpu_start(void *object) { return METAL__AS0(double)(object, metal__sel("GPUStartTime")); }
 METAL__FN double metal_gpu_end(void *object) { return METAL__AS0(double)(object, metal__sel("GPUEndTime")); }
 
+/* -- for programs of one file, which include gpusync.h first ------------------------------------ */
+
+#ifdef GPUSYNC_H
+#include <stdio.h>
+#include <stdlib.h>
+
+/* An error ends the program, with a message that names the call. Exit status 77: there is no device. */
+METAL__FN void metal__must(const char *call, gpusync_result result)
+{
+    if (result == GPUSYNC_OK) return;
+    fprintf(stderr, "%s: %s\n", call, gpusync_result_string(result));
+    exit(result == GPUSYNC_ERROR_NO_DEVICE ? 77 : 1);
+}
+METAL__FN gpusync_result metal__must_end(const char *call, gpusync_result result)
+{
+    if (result == GPUSYNC_TIMEOUT) metal__must(call, result);
+    return result;
+}
+METAL__FN void *metal__must_get(const char *call, void *object)
+{
+    if (!object) metal__must(call, GPUSYNC_ERROR_METAL_NIL);
+    return object;
+}
+#define MUST(call) metal__must(#call, call)         /* a result, which has to be OK */
+#define MUST_END(wait) metal__must_end(#wait, wait) /* a result, of work that may fail within the limit */
+#define MUST_GET(call) metal__must_get(#call, call) /* an object, which has to be there */
+
+/* A fill, or a copy, in an encoder of its own. [pool] */
+METAL__FN void metal_must_fill(void *command_buffer, void *buffer, size_t offset, size_t length, unsigned char value)
+{
+    void *pool = metal_pool_push(), *blit = MUST_GET(metal_blit_begin(command_buffer));
+    metal_fill(blit, buffer, offset, length, value);
+    metal_end(blit);
+    metal_pool_pop(pool);
+}
+METAL__FN void metal_must_copy(void *command_buffer, void *from, size_t from_offset, void *to, size_t to_offset,
+                               size_t size)
+{
+    void *pool = metal_pool_push(), *blit = MUST_GET(metal_blit_begin(command_buffer));
+    metal_copy(blit, from, from_offset, to, to_offset, size);
+    metal_end(blit);
+    metal_pool_pop(pool);
+}
+
+/* Metal refuses the next `count` command buffers, as iOS does in the background. Only the software device of Linux does
+   this on demand: elsewhere nothing is refused. */
+#ifdef __APPLE__
+#define metal_refuse_next(count) ((void)(count))
+#else
+#ifdef __cplusplus
+extern "C"
+#endif
+void softmetal_fail_next_as(unsigned count, unsigned reason);
+#define metal_refuse_next(count) softmetal_fail_next_as(count, 6)
+#endif
+#endif
+
 #endif
