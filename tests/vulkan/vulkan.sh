@@ -60,7 +60,7 @@ for source in "$out/implementation.c" tests/vulkan/stress.c tests/test_portable.
     begin $CC -O2 -std=c11 -D_GNU_SOURCE $c_flags -c "$source" -o "$out/$(basename "$source" .c).o"
 done
 # shellcheck disable=SC2046 # names
-examples=${EXAMPLES:-$(basename -s .c $(grep -LE '"softmetal.h"|metal_layer_new' examples/*.c))}
+examples=${EXAMPLES:-$(basename -s .c $(grep -LE '"softmetal.h"|metal_refuse_next' examples/*.c))}
 for name in $examples; do # shellcheck disable=SC2086
     begin $CC -O1 -std=c99 -D_POSIX_C_SOURCE=200809L $c_flags -c "examples/$name.c" -o "$out/examples/$name.o"
 done
