@@ -2,7 +2,7 @@
 
    Between COUNT and counted() instructions are counted; then a row checks that they did what it says. Waits are fibers
    of one thread and softmetal's clock is the manual one, so the counts are the same on every run. */
-#include "fiber.h"
+#include "../fiber.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* fiber.h - stacks to switch between, over ucontext: the machinery of job_system.c, and not its point
+/* fiber.h - stacks to switch between, over ucontext: for tests whose waits run on fibers
 
    Include it before everything else. ucontext is deprecated on macOS, and works; an engine has a switch of its own
    in a few lines of assembler. Half of this is for the sanitizers, which want to be told about every switch. */
