@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # vulkan.sh - gpusync on Metal over Vulkan: a device on which work takes time by itself
 #
-# Builds libmetal_vulkan.so, and with it stress.c, tests/test_portable.c, tests/beliefs, and the examples that need
-# neither a CAMetalLayer nor softmetal's panel. Runs all; without a sanitizer once more under Vulkan's validation layer,
+# Builds libmetal_vulkan.so, and with it stress.c, tests/test_portable.c, tests/beliefs, and the examples that do
+# not need softmetal's panel. Runs all; without a sanitizer once more under Vulkan's validation layer,
 # which has to be silent. A machine without a Vulkan device that is good enough fails: stress says the reason.
 #
 # `make test-vulkan` calls this, with CC, OBJC (clang), BUILD, SOFTMETAL_OBJS, SOFTMETAL_LINK; SANITIZE: flags.
