@@ -56,7 +56,7 @@ block() { # LANGUAGE HEADING: the first block of that language there
         at && $0 == fence { inside = 1; next } inside && /^```$/ { exit } inside
         inside { lines++ } END { exit !lines }' "$page" || { echo "no $1 under the heading $2" && return 1; }
 }
-text_of() { sed -n "s/^ *X($1, -*[0-9]*, \"\(.*\)\").*/\1/p" "$root/gpusync.h"; } # RESULT
+text_of() { grep -A1 "^ *X($1, " "$root/gpusync.h" | tr -d '\n' | sed 's/[^"]*"\([^"]*\)".*/\1/'; } # RESULT
 
 # ------------------------------------------------------------------------------------------------- the repository
 
