@@ -1323,6 +1323,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
      gpusync__set_out      SENT, signals                                          else work overtakes its own signals
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
      gpusync__admit        promise, judge                                         else the order of values is not judged
+     gpusync__completed    end, unpark, times, count `running` down               else a wait is late, or misses the
+                                                                                  times
      gpusync__arm          `arms` cleared, read the event                         else a withdrawal is not heard of
      gpusync__arm          list, ask Metal, read the event                        else a value comes in between
      gpusync__answer       `asked` cleared, callbacks                             else what becomes due is not asked for
