@@ -651,7 +651,7 @@ struct gpusync_error {
     char domain[64];         /**< NSError domain; empty: a failure of gpusync's own. */
     char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
     char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
-    char queue_label[64];    /**< Of its queue. */
+    char queue_label[64];    /**< Of its queue; inherited: of the queue that failed first, as label. */
     char encoder[64];        /**< Label of the encoder that Metal names as faulted, else as affected: needs
                                   gpusync_queue_desc.encoder_status. */
 };
