@@ -131,10 +131,10 @@
 
    Devices, queues, timelines, warm-ups: any call except the destroy calls and abandon on any thread, several at once;
    destroy and abandon on one thread; OK comes once. Command buffers: encoding and commit on one thread at a time
-   (Metal's rule). While a queue or timeline is destroyed, calls that wait for it, in yield or park, end with
-   ERROR_DESTROYED. No other call on it may be in progress, or begin, except in its own callbacks (not `destroyed`): the
-   program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a second destroy
-   helps to find such faults; do not rely on it. In those callbacks questions are answered, and what would change the
+   (Metal's rule). While a queue or timeline is destroyed, calls that wait for it, in yield or park (the report lists
+   them), end with ERROR_DESTROYED. No other call on it may be in progress, or begin, except in its own callbacks (not
+   `destroyed`): the program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a
+   second destroy helps to find such faults; do not rely on it. In those callbacks questions are answered, and what would change the
    object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a signal, whose end or
    value another thread waited for, may not have returned when that thread destroys: it keeps what it uses. Destroy
    waits for a callback of its own object that runs: while you call destroy, hold no lock that a callback, the log
@@ -552,8 +552,10 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 
 /** When the GPU ran a ticket, by Metal's GPUStartTime and GPUEndTime: seconds of the host's clock. */
 typedef struct gpusync_times {
-    double gpu_start_s; /**< The first start of its command buffers; 0: not known, or not yet. */
-    double gpu_end_s;   /**< The last end, likewise. */
+    double
+        gpu_start_s;  /**< The first start of its command buffers; 0: not known of each, or not yet. Of a marker: of its
+                             own command buffer, without behind. */
+    double gpu_end_s; /**< The last end, likewise. */
 } gpusync_times;
 
 /** Look now whether a ticket has ended, and how: reads Metal's status, even before the handler has run.
@@ -580,10 +582,10 @@ typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
-        the ticket and of ordered work before it. Work that never ran has none; for a handler that Metal never calls,
-        and keeps, the wait ends at its limit, with TIMEOUT. Never make such a wait in a completed handler. Assumed:
-        Metal runs handlers in the order of their addition; gpusync adds its own, which notes GPU times, last. So behind
-        such a wait gpusync_poll has them. */
+        the ticket and of ordered work before it (of a marker not those of what it stands behind). Work that never ran
+        has none; for a handler that Metal never calls, and keeps, the wait ends at its limit, with TIMEOUT. Never make
+        such a wait in a completed handler. Assumed: Metal runs handlers in the order of their addition; gpusync adds
+        its own, which notes GPU times, last. So after such a wait gpusync_poll has them. */
     bool handlers;
 } gpusync_wait_options;
 
@@ -596,10 +598,10 @@ typedef struct gpusync_wait_options {
     gpusync_queue_next_error. Work that has ended by the deadline counts as ended. A wait that timed out leaves nothing
     behind and can be repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
-             ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended: do not touch the queue any
-             more. ERROR_DEVICE_LOST: a second after the loss of the device the ticket had not ended.
-             ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait, even if the timeout is 0: use
-             gpusync_poll.
+             ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
+             handlers, one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of
+             the device the ticket had not ended. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait,
+             even if the timeout is 0: use gpusync_poll.
     Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns,
@@ -826,8 +828,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work that was to signal the timeline is not affected.
-    reason   Copied: result, class, texts and labels reach what waits. Its result counts from ERROR_INVALID_ARGUMENT to
-             ERROR_COMPILE, else it is ERROR_EXECUTION. NULL: ERROR_EXECUTION.
+    reason   Copied: result, class, code, texts and labels reach what waits. Its result counts from
+             ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
@@ -3194,6 +3196,22 @@ GPUSYNC__APART void gpusync__tell_later(gpusync__work *w, gpusync__after *after)
     after->more = true;
 }
 
+/* Whether each handler of the work has noted its times. */
+static inline bool gpusync__has_times(const gpusync__work *w)
+{
+    return !w->running && !w->deaf;
+}
+
+/* Tells of the times, when all are noted. */
+static inline void gpusync__show_times(const gpusync__work *w)
+{
+    gpusync__info *info = &w->queue->infos[w->ticket % GPUSYNC__INFOS];
+    if (info->ticket != w->ticket || !gpusync__has_times(w))
+        return;
+    info->gpu_start = w->gpu_start;
+    info->gpu_end = w->gpu_end;
+}
+
 /* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
    a thread that sees the end finds the failure. */
 static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
@@ -3204,9 +3222,9 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         return;
     if (info->ticket < w->ticket) {
         info->ticket = w->ticket;
-        info->gpu_start = w->gpu_start;
-        info->gpu_end = w->gpu_end;
+        info->gpu_start = info->gpu_end = 0;
         info->failed = outcome == GPUSYNC__BADLY;
+        gpusync__show_times(w);
     }
     if (outcome == GPUSYNC__BADLY)
         gpusync__settle_badly(q, w, after);
@@ -3944,8 +3962,8 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     error.result = GPUSYNC_OK;
     gpusync__lock(dev);
     gpusync__ticket_end(w->queue, w->ticket, &error);
-    event.gpu_start_s = w->gpu_start;
-    event.gpu_end_s = w->gpu_end;
+    event.gpu_start_s = gpusync__has_times(w) ? w->gpu_start : 0;
+    event.gpu_end_s = gpusync__has_times(w) ? w->gpu_end : 0;
     if (w->count && !w->unsent && !w->unknown)
         event.time_ns = w->since_ns; /* of its last handler, or the look; or, in its turn, of a ticket before it */
     if (event.time_ns < w->queue->told_ns)
@@ -4023,18 +4041,13 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 /* -------------------------------------------------------------------------------- >>ended --
    The completed handler, and the looks. Whichever comes first ends the work. */
 
-/* Notes when the GPU ran, also after the ticket has settled. */
+/* Notes when the GPU ran a command buffer of the work. */
 static inline void gpusync__note_times(gpusync__work *w, double start, double end)
 {
-    gpusync__info *info = &w->queue->infos[w->ticket % GPUSYNC__INFOS];
     if (start > 0 && (w->gpu_start <= 0 || start < w->gpu_start))
         w->gpu_start = start;
     if (end > w->gpu_end)
         w->gpu_end = end;
-    if (w->state >= GPUSYNC__SETTLED && info->ticket == w->ticket) {
-        info->gpu_start = w->gpu_start;
-        info->gpu_end = w->gpu_end;
-    }
 }
 
 /* A command buffer of the work has failed. source: the buffer; the feedback of Metal 4; NULL: Metal 4 has given up a
@@ -4116,6 +4129,7 @@ static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusyn
     gpusync__end_heard(w, --w->running, now, after);
     if (w->running || !ended)
         return;
+    gpusync__show_times(w);
     if (q->target.entries.next != &q->target.entries)
         gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
     gpusync__leave(q, w, after);
@@ -6278,6 +6292,9 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline,
     gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the program failed the timeline");
     if (reason) {
         error = *reason;
+        error.ticket = error.origin = 0; /* the host failed the timeline, no work did */
+        error.dropped = 0;
+        error.inherited = error.ran = false;
         gpusync__clean(error.domain, sizeof error.domain);
         gpusync__clean(error.message, sizeof error.message);
         gpusync__clean(error.label, sizeof error.label);

@@ -305,7 +305,8 @@ on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines
 
 on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines = 1)
 {
-    gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .code = 77, .message = "no shader"};
+    gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE, .ticket = 3, .origin = 2, .code = 77, .dropped = 4,
+                            .inherited = true, .ran = true, .message = "no shader"}; /* as of a record */
     gpusync_error other = {.result = GPUSYNC_ERROR_METAL_NIL};
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
@@ -323,7 +324,7 @@ on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines
     assert_int_equal(error.result, GPUSYNC_ERROR_COMPILE);
     assert_int_equal(error.code, 77);
     assert_string_equal(error.message, "no shader");
-    assert_int_equal(error.ticket, 0);
+    assert_true(error.ticket == 0 && error.origin == 0 && error.dropped == 0 && !error.inherited && !error.ran);
     assert_ok(gpusync_timeline_wait(s->t[0], 5, 0, NULL)); /* T5: what was reached stays reached, later too */
     on_done(at(s->t[0], 5), &notes[1]);
     assert_noted(&notes[0], GPUSYNC_ERROR_COMPILE);
