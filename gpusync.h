@@ -134,12 +134,12 @@
    (Metal's rule). While a queue or timeline is destroyed, calls that wait for it, in yield or park (the report lists
    them), end with ERROR_DESTROYED. No other call on it may be in progress, or begin, except in its own callbacks (not
    `destroyed`): the program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a
-   second destroy helps to find such faults; do not rely on it. In those callbacks questions are answered, and what would change the
-   object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a signal, whose end or
-   value another thread waited for, may not have returned when that thread destroys: it keeps what it uses. Destroy
-   waits for a callback of its own object that runs: while you call destroy, hold no lock that a callback, the log
-   function, notify or unpark acquires. Never cancel a thread in a call (pthread_cancel). No call is async-signal-safe.
-   A forked child may call exec and _exit, nothing of gpusync.
+   second destroy helps to find such faults; do not rely on it. In those callbacks questions are answered, and what
+   would change the object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a
+   signal, whose end or value another thread waited for, may not have returned when that thread destroys: it keeps what
+   it uses. Destroy waits for a callback of its own object that runs: while you call destroy, hold no lock that a
+   callback, the log function, notify or unpark acquires. Never cancel a thread in a call (pthread_cancel). No call is
+   async-signal-safe. A forked child may call exec and _exit, nothing of gpusync.
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
