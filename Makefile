@@ -98,7 +98,7 @@ complete := $(basename $(notdir $(shell grep -l '^ *\# *define *GPUSYNC_IMPLEMEN
 # turns_atomics.c takes the place of its runtime. So they can have no other sanitizer, and a Mac's compiler cannot do it.
 # Where threads take turns the real ThreadSanitizer has nothing to find: each turn is handed on under a lock.
 atomics := $(filter test_atomics%,$(all_tests))
-left_out := $(if $(darwin)$(sanitizers),$(atomics)) $(if $(findstring thread,$(sanitizers)),$(filter test_turns%,$(all_tests)))
+left_out := $(if $(darwin)$(sanitizers),$(atomics)) $(if $(findstring thread,$(sanitizers)),$(filter test_turns%,$(all_tests))) $(if $(call has,uv.h),,test_ports)
 TESTS ?= $(filter-out $(left_out),$(all_tests))
 left_out_examples := $(if $(call has,uv.h),,event_loop)
 EXAMPLES ?= $(sort $(filter-out $(left_out_examples),$(basename $(notdir $(wildcard examples/*.c)))))
@@ -240,14 +240,14 @@ $(BUILD)/tests/libkit.a: $(BUILD)/tests/kit.o $(BUILD)/tests/from.o $(BUILD)/tes
 define test_rule
 $(BUILD)/tests/$(1): $(BUILD)/tests/$(1).o $(if $(filter $(1),$(atomics)),$(BUILD)/tests/turns_atomics.o) \
 		$(BUILD)/tests/libkit.a $(SOFTMETAL_LIB)
-	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(SOFTMETAL_LDLIBS) $(libraries) -lcmocka -lpthread -lm
+	$$(CC) $$(CFLAGS) $$(SANITIZE) -o $$@ $$^ $$(SOFTMETAL_LDLIBS) $(libraries) $$(uv) -lcmocka -lpthread -lm
 endef
 $(foreach name,$(all_tests),$(eval $(call test_rule,$(name))))
 
-$(BUILD)/examples/event_loop: example_libs := -luv
+$(BUILD)/tests/test_ports $(BUILD)/examples/event_loop: uv := -luv
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(SOFTMETAL_LIB)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $< $(if $(shell grep -l '^# *include "softmetal.h"' examples/$*.c),$(SOFTMETAL_LIB) \
-		$(SOFTMETAL_LDLIBS),$(example_lib) $(example_link)) $(libraries) $(example_libs) -lpthread -lm
+		$(SOFTMETAL_LDLIBS),$(example_lib) $(example_link)) $(libraries) $(uv) -lpthread -lm
 
 $(BUILD)/beliefs/beliefs: $(BUILD)/tests/beliefs/beliefs.o $(example_lib)
 	$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(example_link) -lpthread -lm
