@@ -43,6 +43,7 @@ build() {
         *) compile "tests/$1.c" -O0 ;;
         esac || return
     fi
+    [ "$1" != test_ports ] || objects+=(-luv)
     # shellcheck disable=SC2086 # lists of words
     $CC -o "$out/$1" "${objects[@]}" $SOFTMETAL_LINK -lcmocka -lpthread -lm
 }
