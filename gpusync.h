@@ -306,7 +306,7 @@ extern "C" {
     X(ERROR_IN_USE, -18,                                                                                           \
       "the device still has queues, timelines, warm-ups, or work in flight; gpusync_device_report lists them")     \
     X(ERROR_NOT_RISING, -19,                                                                                       \
-      "a timeline only rises: the value is reached or sent already, a lower one is still to come, or out of range")\
+      "a timeline only rises: the value is reached, sent, out of range, or above one that is still to come")       \
     X(ERROR_QUEUE_FULL, -20,                                                                                       \
       "the queue has no room: wait for earlier work, or commit or discard open command buffers")                   \
     X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
@@ -550,12 +550,11 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 #endif
 }
 
-/** When the GPU ran a ticket, by Metal's GPUStartTime and GPUEndTime: seconds of the host's clock. */
+/** When the GPU ran a ticket, by Metal's GPUStartTime and GPUEndTime: seconds of the host's clock. A marker has
+    the times of its own command buffer, not of what it stands behind. */
 typedef struct gpusync_times {
-    double
-        gpu_start_s;  /**< The first start of its command buffers; 0: not known of each, or not yet. Of a marker: of its
-                             own command buffer, without behind. */
-    double gpu_end_s; /**< The last end, likewise. */
+    double gpu_start_s; /**< The first start of its command buffers; 0: not known of all of them, or not yet. */
+    double gpu_end_s;   /**< The last end, likewise. */
 } gpusync_times;
 
 /** Look now whether a ticket has ended, and how: reads Metal's status, even before the handler has run.
@@ -969,8 +968,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
              it fails. NULL: the ticket tells the end of what was committed before, and not its success (assumed: Metal
              does not run an empty command buffer beside work in front of it). Pass it where you have it.
     A sticky failure refuses no marker, and a marker's failure sticks, too. The ticket does not tell of work that the
-    other code commits later, and waits for what it has enqueued in front. Other code must not commit a command buffer
-    that gpusync keeps; if it did, discard the buffer, which gives its room back.
+    other code commits later. Metal runs the marker after command buffers that the other code has enqueued, also those
+    that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did, discard
+    the command buffer, which gives its room back.
     Returns  OK; ERROR_NOT_COMMITTED: Metal does not have behind (perhaps it is held); ERROR_WRONG_QUEUE;
              ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
@@ -4149,7 +4149,7 @@ GPUSYNC__APART void gpusync__note_late(gpusync__work *w, void *source, uint64_t 
 }
 
 /* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
-   the end. So it has if Metal has run a marker beside what the marker tells of. */
+   the end. A look also finds the end of a marker that Metal has run beside the command buffer in front of it. */
 static void gpusync__completed(void *block, void *argument)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -5008,7 +5008,7 @@ static inline bool gpusync__point_is_well(const gpusync_point *p)
                        : gpusync__is_well(p->queue, p->ticket);
 }
 
-/* Has the parameters of its caller, which thus moves no register. */
+/* The slow part of gpusync_wait, with the same parameters: so the fast part moves no register. */
 GPUSYNC__APART gpusync_result gpusync__wait_ticket(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
                                                    const gpusync_wait_options *options)
 {
@@ -6886,12 +6886,10 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
     bool silent =
         w->state >= GPUSYNC__ENDED ? w->running != 0 : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
-    const gpusync__work *early = q->first;
-    while (early && early != w && !(early->state >= GPUSYNC__ENDED && early->running))
-        early = early->next;
+    const gpusync__work *early = q->first; /* it stays until its handlers have come */
     if (silent)
         gpusync__write(out, "; Metal has not called gpusync's handler: one of the program's may still run");
-    else if (w->state == GPUSYNC__SENT && early && early != w)
+    else if (w->state == GPUSYNC__SENT && early->state >= GPUSYNC__ENDED && early->running)
         gpusync__write(out, "; its status may wait for the handlers of ticket %" PRIu64, early->ticket);
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
