@@ -1053,6 +1053,7 @@ on_stage_with(test_R18_a_deaf_listener_costs_a_look, OTHERS, .device = {.callbac
             gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], value)), .flags = HOST_SYNC);
             on_done(at(s->t[0], value), &n);
             other_code_signals(s->t[0], value);
+            assert_true(softmetal_settle_listeners(SECONDS(60))); /* deaf to the past: it hears, and is not raced */
             if (by == A_WAIT) assert_ok(gpusync_wait(s->q[0], held, SECONDS(60), NULL));
             while (by == A_POLL && gpusync_poll(s->q[0], held, NULL) == GPUSYNC_NOT_READY) {} /* a slice at most */
             if (by == RUN_CALLBACKS) assert_ok(gpusync_device_run_callbacks(s->device, 0, NULL));
