@@ -5,35 +5,6 @@
    wakes the thread. Every command buffer that failed is on record. gpusync calls Metal through objc_msgSend: the
    program needs no Objective-C compiler and no blocks.
 
-   The contract, in ten sentences:
-
-     1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
-     2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the ordered work before
-        it, uses. True stays true, and whatever a call returned, gpusync_is_done decides about memory.
-     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets, except UNORDERED work: held,
-        it stands behind no other work, and none behind it, and it ends on its own. Once Metal has work, Metal's order
-        of the queue applies.
-     4. A ticket ends once, with one result. OK means that the work, and the points that it was given to wait for,
-        succeeded; earlier tickets of its queue are not among them. Every other result is on record
-        (gpusync_queue_next_error) before a call returns it. TIMEOUT, NOT_READY, ERROR_DESTROYED, ERROR_WOULD_DEADLOCK
-        and ERROR_DEVICE_LOST, while the ticket has not ended, describe the call alone, and ERROR_RESULT_UNKNOWN says
-        that newer failures have pushed the result off the record.
-     5. Only calls with a timeout_ns, destroy, abandon and set_trace wait, and abandon does not wait for the GPU. (Metal
-        itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
-     6. The GPU never waits for the host, except to learn that a value will not come: work is held until each ticket
-        that it waits for has ended, and each value is reached or is signalled by work that Metal has. Values from other
-        code, where the timeline says so, are the exception.
-     7. A timeline only rises. Its signals go to Metal in rising order; one that is not above what has been sent is
-        refused, or fails its work (not the timeline) if it was held. A value is reached when its work has succeeded,
-        and stays reached.
-     8. Work that fails fails the timelines that it was to signal; what waits for them, or for its ticket, fails, and
-        never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had it and
-        its end is unknown (abandoned, or on a lost device).
-     9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
-        what it is to signal, every ticket that has not ended and what it waits for, every call that waits.
-    10. gpusync calls the program (hooks, callbacks, log, trace) without a lock of its own, and never again after
-        gpusync_device_destroy has returned OK, unless Metal still has a block of gpusync then (the log says so).
-
    A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
    CoreGraphics it may get no device.
 
@@ -75,8 +46,9 @@
        }
 
    Contents: search for the tag.
-     >>options      macros that change how this file compiles
      >>words        the nouns of this file
+     >>contract     what all calls promise, in ten sentences
+     >>options      macros that change how this file compiles
      >>threads      what may be called from where
      >>ownership    who retains what
      >>caveats      what surprises programmers
@@ -89,7 +61,60 @@
          >>destroy  >>create  >>report  >>warmup  >>stubs
      >>history      changes, licence
 
-   >>options ----------------------------------------------------------------------------------------------------------
+   >>words -------------------------------------------------------------------------------------------------------------
+
+   Work        What has one ticket: a command buffer that the program commits, a submission, a marker.
+   Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
+               made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
+   Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): the work waits on the host for a
+               point, for held work in front of it, or for the order of values.
+   Sent        Metal has the work.
+   Ended       Its result is known, and on record if it is a failure.
+   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with all.
+               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
+               GPU may go on with it.
+   In flight   Has a ticket, and is not done.
+   Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
+   Timeline    A number that only rises, raised by work or by the host. Its values are what work waits for and signals.
+   Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
+               reached, or the timeline fails.
+   Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
+               at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
+               always 400 ms, polls and shorter waits once in 50 ms. So a completed handler that Metal loses costs one
+               such pause, and nothing else.
+
+   >>contract ----------------------------------------------------------------------------------------------------------
+
+   Ten sentences. Each call below keeps to them, and the tests are ordered by them.
+
+     1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
+     2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the ordered work before
+        it, uses. True stays true. Whatever another call returned, gpusync_is_done decides about memory.
+     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets. UNORDERED work does not:
+        held, it waits for no other work of its queue and delays none, and it ends on its own. Once Metal has work,
+        Metal's order of the queue applies.
+     4. A ticket ends once, with one result. OK means that the work succeeded, and the points that it was given to wait
+        for; earlier tickets of its queue do not count. Every other result is on record (gpusync_queue_next_error)
+        before a call returns it, except where it describes the call alone: TIMEOUT, NOT_READY, ERROR_WOULD_DEADLOCK,
+        and, while the ticket has not ended, ERROR_DESTROYED and ERROR_DEVICE_LOST. ERROR_RESULT_UNKNOWN says that
+        newer failures have pushed the result off the record.
+     5. Only calls with a timeout_ns, destroy, abandon and set_trace wait; abandon does not wait for the GPU. (Metal
+        itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
+     6. The GPU never waits for the host, except to learn that a value will not come. gpusync holds work until each
+        ticket that it waits for has ended, and each value is reached, or Metal has the work that signals it. Values
+        from other code, where the timeline says so, are the exception.
+     7. A timeline only rises. Its signals go to Metal in rising order. A signal that is not above what has been sent is
+        refused; held work with such a signal fails, and its timelines do not. A value is reached when its work has
+        succeeded, and stays reached.
+     8. Work that fails fails the timelines that it was to signal. What waits for them, or for its ticket, fails, and
+        never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had the work
+        and its end is unknown (abandoned, or on a lost device).
+     9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
+        what it is to signal, every ticket that has not ended and what it waits for, every call that waits.
+    10. gpusync calls the program (hooks, callbacks, log, trace) without a lock of its own, and never again after
+        gpusync_device_destroy has returned OK, unless Metal still has a block of gpusync then (the log says so).
+
+   >>options -----------------------------------------------------------------------------------------------------------
 
      macro                    defined in          meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
@@ -106,54 +131,36 @@
    The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
    200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
 
-   >>words ------------------------------------------------------------------------------------------------------------
+   >>threads -----------------------------------------------------------------------------------------------------------
 
-   Work        What has one ticket: a command buffer that the program commits, a submission, a marker.
-   Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
-               made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
-   Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): it waits on the host for a
-               point, behind held work, or for the order of values.
-   Sent        Metal has the work.
-   Ended       Its result is known, and on record if it is a failure. (Settled: the same.)
-   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with all.
-               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
-               GPU may go on with it.
-   In flight   Has a ticket, and is not done.
-   Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
-   Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
-               reached, or the timeline fails.
-   Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
-               at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
-               always 400 ms, polls and shorter waits once in 50 ms. So a completed handler that Metal loses costs one
-               such pause, and nothing else.
+   Objects. Any call on a device, queue, timeline or warm-up, except destroy and abandon, may come on any thread,
+   several at once. A command buffer is encoded and committed on one thread at a time (Metal's rule).
 
-   >>threads ----------------------------------------------------------------------------------------------------------
-
-   Devices, queues, timelines, warm-ups: any call except the destroy calls and abandon on any thread, several at once;
-   destroy and abandon on one thread; OK comes once. Command buffers: encoding and commit on one thread at a time
-   (Metal's rule). While a queue or timeline is destroyed, calls that wait for it, in yield or park (the report lists
-   them), end with ERROR_DESTROYED. No other call on it may be in progress, or begin, except in its own callbacks (not
-   `destroyed`): the program ensures this, as with free(), also for the calls that destroy later. ERROR_DESTROYED of a
-   second destroy helps to find such faults; do not rely on it. In those callbacks questions are answered, and what
-   would change the object returns ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a
-   signal, whose end or value another thread waited for, may not have returned when that thread destroys: it keeps what
-   it uses. Destroy waits for a callback of its own object that runs: while you call destroy, hold no lock that a
-   callback, the log function, notify or unpark acquires. Never cancel a thread in a call (pthread_cancel). No call is
-   async-signal-safe. A forked child may call exec and _exit, nothing of gpusync.
+   Destroy and abandon. One thread destroys an object, and gets OK once. Calls that wait for a queue or timeline, in
+   yield or park (the report lists them), end with ERROR_DESTROYED while it is destroyed. No other call on it may be in
+   progress, or begin, except in its own callbacks (not `destroyed`): the program ensures this, as with free(), also for
+   the calls that destroy later. (A second destroy may return ERROR_DESTROYED, which helps to find such faults; do not
+   rely on it.) In those callbacks questions are answered, and what would change the object returns ERROR_DESTROYED (a
+   discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a signal may not have returned yet when another thread that
+   waited for its end or value destroys: the call keeps what it uses. Destroy waits for a callback of its own object
+   that runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark acquires.
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
-   gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there. A wait in a callback that cannot return at
-   once returns ERROR_WOULD_DEADLOCK. (gpusync does not detect objects of another device: in a callback never wait for
-   them, destroy them, or run their callbacks.) The hooks yield, park and unpark, and log and notify, may call nothing
-   that waits, runs callbacks, or blocks in a destroy. log and notify may run on several threads at once, and must
-   return soon: they must not acquire a lock that a thread in a destroy holds. No function that gpusync calls may be
-   left by a C++ exception or longjmp, or end its thread. gpusync holds no lock while it calls them. A callback may not
-   change fibers: gpusync knows it by its thread, and has an autorelease pool around it. A log line about an object may
-   come after its destroy has returned. Every call that is not inline may call unpark for other threads, log, and
-   notify. gpusync has no autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on
-   another thread. gpusync has no threads of its own.
+   gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there, as does a wait that cannot return at once.
+   gpusync does not detect objects of another device: in a callback never wait for them, destroy them, or run their
+   callbacks. A callback may not change fibers: gpusync knows it by its thread, and has an autorelease pool around it.
 
-   >>ownership --------------------------------------------------------------------------------------------------------
+   Hooks and log. yield, park, unpark, log and notify may call nothing that waits, runs callbacks, or blocks in a
+   destroy. Every call that is not inline may call unpark for other threads, log, and notify; log and notify may run on
+   several threads at once, must return soon, and must not acquire a lock that a thread in a destroy holds. A log line
+   about an object may come after its destroy has returned. gpusync has no autorelease pool or thread-local value in use
+   while yield or park runs: a fiber may resume on another thread.
+
+   Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No function that it
+   calls may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
+   (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of gpusync.
+
+   >>ownership ---------------------------------------------------------------------------------------------------------
 
    Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
    never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
@@ -163,7 +170,7 @@
    until all tickets before it have ended and its values of order_only timelines are raised, too. A queue keeps the
    memory of up to 64 tickets for later ones, that of a refused call, too, until it goes.
 
-   >>caveats ----------------------------------------------------------------------------------------------------------
+   >>caveats -----------------------------------------------------------------------------------------------------------
 
    * Never wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns,
      Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
@@ -279,7 +286,7 @@ extern "C" {
 /* clang-format off */
 /** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
 #define GPUSYNC_RESULTS(X)                                                                                         \
-    X(OK, 0, "done") /* of a wait or poll: the work succeeded */                                                   \
+    X(OK, 0, "success") /* of a wait or poll: the work succeeded */                                                \
     X(TIMEOUT, 1, "the time limit passed first; nothing was cancelled")                                            \
     X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
     X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL, invalid, or not allowed here: see the call in gpusync.h")  \
@@ -291,7 +298,7 @@ extern "C" {
     X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call accepts")                   \
     X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
     X(ERROR_ALREADY_COMMITTED, -8,                                                                                 \
-      "the command buffer is committed or held already; behind commits of other code use gpusync_commit_marker")   \
+      "the command buffer is committed or held already; after commits of other code use gpusync_commit_marker")    \
     X(ERROR_NOT_COMMITTED, -10, "the command buffer is not committed yet") /* of gpusync_commit_marker */          \
     X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such uncommitted command buffer")                             \
     X(ERROR_EXECUTION, -12,                                                                                        \
@@ -316,7 +323,7 @@ extern "C" {
 /** What a call returns. Zero: success. Positive: not an error, the answer is "not yet". Negative: an error.
     EXECUTION, CANCELLED, NOT_RISING, DESTROYED, DEVICE_LOST and RESULT_UNKNOWN may be how work ended, and so may a
     result that the program gave to gpusync_timeline_fail; all others are about the call. No result has to be compared
-    to know whether memory may be used again: gpusync_is_done tells, after any of them. Open: Metal gets new reasons. */
+    to know whether memory may be used again: gpusync_is_done decides. Open: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
 #define GPUSYNC__RESULT(name, value, text) GPUSYNC_##name = value,
     GPUSYNC_RESULTS(GPUSYNC__RESULT)
@@ -385,8 +392,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
 /** Destroy a device that has no queue, timeline or warm-up any more. After OK gpusync calls no function of the program,
     but for what "Blocks" says.
     Returns  OK; ERROR_IN_USE: one of these is left, perhaps one that a gpusync_*_destroy_later call is destroying: it
-             is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. After an error nothing has
-             changed.
+             is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. An error changes nothing.
     Threads one, see >>threads   Owns releases the Metal device
     Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
            calls have left the device, what gpusync has put on the callback queue has run (never call this on that
@@ -429,8 +435,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     Held work ends with ERROR_CANCELLED; open command buffers are discarded, as by gpusync_command_buffer_discard. Calls
     of other threads that wait for tickets which have not ended return ERROR_DESTROYED. Callbacks of the queue that have
     not run yet run in this call, on its thread. It runs no callback of another object: if the queue's work cannot end
-    before one of those has run, destroy does not return. With GPUSYNC_CALLBACKS_MANUAL call
-    gpusync_device_run_callbacks first.
+    before one of those has run, destroy does not return. With CALLBACKS_MANUAL call gpusync_device_run_callbacks first.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it, if
              detected; ERROR_DEVICE_LOST: the device is lost, and a second after the loss some work had not ended: the
              queue is destroyed, as by gpusync_queue_abandon, but that work ends with ERROR_DEVICE_LOST.
@@ -479,17 +484,17 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer_create or from anywhere else; not a wrapper
                     that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
                     gpusync_commit_marker). One that was made elsewhere needs no room, but counts.
-    Returns  OK: sent; or held, behind held work, for a wait in the buffer, or for the order of its signals; or, if what
-             it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be held.
-             After an error the buffer is as before, open or not: commit it later, or discard it.
+    Returns  OK: sent; or held, for held work in front of it, a wait in the buffer, or the order of its signals; or, if
+             what it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be
+             held. After an error the buffer is as before, open or not: commit it later, or discard it.
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so
              its place in Metal's queue is taken, and it would have to be held, or waits for what has not ended. Try
              again when the queue holds no work and what the buffer waits for has ended; never commit a lower signal of
              the same timeline in between. An enqueued buffer runs even if what it waits for has failed, and its ticket
-             fails. ERROR_NOT_RISING: it signals a
-             value that is not above what was sent; or it waits for that value or a higher one of the same timeline. The
-             failure of a timeline that it is to signal. ERROR_EXECUTION: a failure sticks, see
-             gpusync_queue_clear_failure. ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+             fails. ERROR_NOT_RISING: it signals a value that is not above what was sent; or it waits for that value or
+             a higher one of the same timeline. The failure of a timeline that it is to signal. ERROR_EXECUTION: a
+             failure sticks, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
+             ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
@@ -507,10 +512,9 @@ typedef struct gpusync__head {
     or failed. Ask this before memory is used again. One load, no message to Metal.
     ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done (two loads). Does not look:
              in a loop call gpusync_poll now and then, for a handler that Metal has lost.
-    Returns  false for NULL, whatever the ticket; for a ticket that was not issued; and behind UNORDERED work or a
-             marker that has not ended: there the answer is late, and gpusync_poll tells sooner. Never true too early.
-             In a callback of the ticket it may still be false for an UNORDERED one.   Threads any   Blocks no,
-             wait-free   Owns nothing */
+    Returns  false for NULL, whatever the ticket; for a ticket that was not issued; and while UNORDERED work or a marker
+             before it has not ended: there gpusync_poll knows sooner. Never true too early. In a callback of an
+             UNORDERED ticket it may still be false.   Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
@@ -532,8 +536,8 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 }
 
 /** The number of tickets that are not done: 0 means that the queue is idle. Two loads, no message to Metal.
-    Returns  never too few; too many behind UNORDERED work that has not ended; 0 for NULL.   Threads any   Blocks no,
-             wait-free   Owns nothing */
+    Returns  never too few; too many while earlier UNORDERED work has not ended; 0 for NULL.
+    Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
 #if GPUSYNC_OBJC
@@ -563,7 +567,7 @@ typedef struct gpusync_times {
              until the completed handler has run, for work that never ran, for EVERYTHING, and for a ticket that 256
              newer ones followed.
     Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more; or held work
-             that ended so: gpusync_is_done tells which. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
+             that ended so: gpusync_is_done says which. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
              ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its
              failure, or that of what it waited for, was dropped from the log, or may have been, where 256 newer tickets
              followed; the failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own
@@ -588,7 +592,7 @@ typedef struct gpusync_wait_options {
     bool handlers;
 } gpusync_wait_options;
 
-/** Wait until a ticket has ended: an ordered one ends behind all ordered work before it, an UNORDERED one alone. A wait
+/** Wait until a ticket has ended: an ordered one ends after all ordered work before it, an UNORDERED one alone. A wait
     for what is done costs two loads.
     ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call. The wait returns the first
              failure, ERROR_CANCELLED too, that no earlier wait for everything has reported, and reports all failures of
@@ -608,8 +612,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
     A queue that is being destroyed is skipped. Each queue counts as a wait for its GPUSYNC_EVERYTHING.
-    options  error: the failure of one queue, of those that failed; gpusync_error.queue_label names it. The failures of
-             all count as reported.
+    options  error: the failure of one queue, which gpusync_error.queue_label names. All failures count as reported.
     Returns  as gpusync_wait, except ERROR_DESTROYED and ERROR_INVALID_TICKET; TIMEOUT: some work did not end, and no
              failure of this wait counts as reported. ERROR_OUT_OF_MEMORY: more than 16 queues and timelines allocate
              during the call.
@@ -664,7 +667,7 @@ struct gpusync_error {
              cursor after the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
     error    Gets the failure when OK, else is unchanged.
     A cursor passes every failure on record once, in the order in which they were settled, cancelled work included. A
-    failure is on record before a poll, a wait or a callback tells of it.
+    failure is on record before a poll, a wait or a callback has it.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                       gpusync_error *error);
@@ -672,9 +675,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_next_error(gpusync_qu
 /** The text of a class.   Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
-/** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has told so. It stays lost.
+/** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has said so. It stays lost.
     From then on new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that Metal has goes on,
-    and its end is told as ever. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
+    and ends as ever. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
     ended, and destroy gives such work up. gpusync_is_done stays the truth. Callbacks of work that never ends come with
     the destroy of its queue. Only a new process has been seen to work again after ACCESS_REVOKED.
     Does not look.
@@ -721,9 +724,8 @@ typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, c
 /** Have gpusync call fn once when the point has ended, even if that was before this call.
     point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline.
     user   Passed to fn. Must stay valid until fn has been called. After an error fn is not called.
-    fn gets what gpusync_poll or gpusync_timeline_query would tell. When the timeline is destroyed before it has the
-    value, which on a lost device may be the only end: ERROR_DESTROYED. When the queue is abandoned: see
-    gpusync_queue_abandon.
+    fn gets what gpusync_poll or gpusync_timeline_query would return; ERROR_DESTROYED when the timeline is destroyed
+    before it has the value, which on a lost device may be the only end. Abandoned queues: see gpusync_queue_abandon.
     Returns  OK; ERROR_INVALID_TICKET: above what was committed, or EVERYTHING; ERROR_NOT_RISING: a value above
              GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
@@ -811,8 +813,7 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
                                                      uint64_t *GPUSYNC_OPT base);
 
 /** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
-    signalled counts when the work has succeeded. With signalled_by_others this call reads the event, and looks at no
-    work.
+    signalled counts when the work has succeeded. With signalled_by_others the call reads the event, and no status.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -862,7 +863,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     each such point, ALL_OR_FAILURE those of each up to `which`.
     Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
              ANY. TIMEOUT: at the limit the wait was not over; with ALL although a point may have failed already
-             (`which` tells it). ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an
+             (`which` names it). ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an
              unknown how.
              ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY: more than 16 points allocate during the call;
              ERROR_WOULD_DEADLOCK.
@@ -884,8 +885,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    Order of values. The GPU compares numbers: a wait for 3 also ends when the event shows 5. So the signals of a
    timeline go to Metal in rising order. Work that signals 5 is held
      - while a lower value is sent and not reached. Two cases are exempt: ordered work of the same queue, where the GPU
-       makes both signals; and work that waits for the lower value or a higher one (ping-pong, wait for n - 1 and signal
-       n);
+       makes both signals; and work that waits for the lower value or a higher one (ping-pong);
      - while a lower value stands in an open command buffer of another queue, until that is committed, held or not, or
        discarded.
    Held signals do not count: once 5 is sent, work that is held with a lower signal fails with ERROR_NOT_RISING, and an
@@ -956,18 +956,17 @@ typedef struct gpusync_submission {
              GPUSYNC_MAX_VALUE. ERROR_METAL_NIL: gpusync's own buffers. ERROR_ENQUEUED also: an enqueued command buffer
              behind one that is not, or behind gpusync's own for waits: Metal would run it first. ERROR_INVALID_ARGUMENT
              also: a point of another device, a signal of a ticket, a command buffer twice, an unknown flag.
-    Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue   Owns retains
-                              command buffers until their handlers ran, and what the points name until the submission
-                              has ended */
+    Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
+    Owns retains command buffers until their handlers ran, and what the points name until the submission has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
 /** Get a ticket for what other code (MPSGraph, sokol_gfx, commitAndContinue) has committed to this Metal queue: gpusync
     commits an empty command buffer behind it, at once, whatever is held. The ticket is UNORDERED.
-    behind   A command buffer of this queue that was committed: the ticket ends behind it, and fails with its error if
-             it fails. NULL: the ticket tells the end of what was committed before, and not its success (assumed: Metal
+    behind   A command buffer of this queue that was committed: the ticket ends after it, and fails with its error if
+             it fails. NULL: the ticket has the end of what was committed before, and not its success (assumed: Metal
              does not run an empty command buffer beside work in front of it). Pass it where you have it.
-    A sticky failure refuses no marker, and a marker's failure sticks, too. The ticket does not tell of work that the
+    A sticky failure refuses no marker, and a marker's failure sticks, too. The ticket does not cover work that the
     other code commits later. Metal runs the marker after command buffers that the other code has enqueued, also those
     that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did, discard
     the command buffer, which gives its room back.
@@ -981,11 +980,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue
 /* Other ends of a queue, and of a failure. */
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
-    Danger: the GPU continues with the work that Metal has, and nothing tells when it is finished, so gpusync_is_done
-    stays false: keep the memory that this work uses for ever. Waits of other threads for what has not ended return
-    ERROR_DESTROYED. Such work ends with ERROR_DESTROYED, held work with ERROR_CANCELLED (on a lost device both with
-    ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that work of Metal's was to signal fail,
-    order_only ones too.
+    Danger: the GPU continues with the work that Metal has, and no call can find out when it is finished, so
+    gpusync_is_done stays false: keep the memory that this work uses for ever. Waits of other threads for what has not
+    ended return ERROR_DESTROYED. Such work ends with ERROR_DESTROYED, held work with ERROR_CANCELLED (on a lost device
+    both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that work of Metal's was to signal
+    fail, order_only ones too.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until callbacks of the queue that run have returned
     Owns releases what the queue kept; Metal keeps command buffers in flight. Objects of gpusync_release_after stay */
@@ -1003,8 +1002,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
                                                        gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                        void *GPUSYNC_OPT user);
 
-/** End all held work of the queue with ERROR_CANCELLED, plain commits that are held behind other work, too. Ordered
-    work ends in its turn, behind the ordered work before it; the timelines that the work was to signal fail then
+/** End all held work of the queue with ERROR_CANCELLED, plain commits that are held for other work, too. Ordered
+    work ends in its turn, after the ordered work before it; the timelines that the work was to signal fail then
     (order_only ones rise). Work that failed before keeps its failure. Encode it anew, and do not commit its command
     buffers again: what they wait for on the GPU is in them, and gpusync knows it no more.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
@@ -1027,7 +1026,7 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
-/** Write a text that tells why nothing moves: a line for every open command buffer (its number counts those of its
+/** Write a text that says why nothing moves: a line for every open command buffer (its number counts those of its
     queue) and what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to
     bring that), every timeline, every call that waits, every callback that runs; none for a thread in a call of Metal.
     "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more, and its ticket ends in its
@@ -1050,9 +1049,9 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
               that, nor that another queue holds the buffer. To begin a buffer that is held discards its recording.
    Room       Counts tickets. No limit by default; with max_command_buffer_count a commit may return ERROR_QUEUE_FULL.
    Lifetimes  Metal retains nothing. gpusync retains command buffers until the feedback, and the queue and the events
-              of its signals until the queue has made them, also behind a destroy. The program owns the rest, residency
+              of its signals until the queue has made them, also after a destroy. The program owns the rest, residency
               and barriers, too. Reset an allocator when all work recorded with it is done (gpusync_is_done).
-   End        Metal tells of it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
+   End        Metal reports it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
               repair a feedback that Metal loses: then the ticket never ends, and gpusync_queue_destroy does not return
               (gpusync_queue_abandon does). Never wait on the feedbackQueue of the program's own queue descriptor.
    Points     Waits and signals of a submission are operations of the queue, in front of its commit and behind it: a
@@ -1230,7 +1229,7 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 
 /** Destroy a device when its queues and timelines are destroyed, without blocking.
     destroyed  Called with user when the last object is gone, where callbacks run; with GPUSYNC_CALLBACKS_MANUAL the
-               device goes in that gpusync_device_run_callbacks: pass `destroyed`, for nothing else tells. NULL: none.
+               device goes in that gpusync_device_run_callbacks: pass `destroyed`, the only sign of it. NULL: none.
                Not called after an error. After it a thread that is about to leave a call or a handler may still call
                log or notify: run no callbacks for that. The code of gpusync must stay loaded.
     The device's objects stay usable until they are destroyed. No call may use the device itself any more, except, with
@@ -1411,6 +1410,9 @@ GPUSYNC_API uint32_t gpusync_version(void)
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#if !defined(__APPLE__) && !defined(CLOCK_MONOTONIC)
+#error "gpusync.h needs POSIX: define _POSIX_C_SOURCE as 200809L before the first include, or use -std=gnu99"
+#endif
 
 #if defined(__has_feature)
 #if __has_feature(ptrauth_calls)
@@ -6909,9 +6911,9 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
                : status                            ? "enqueued, which holds up what was committed behind it,"
                                                    : "not committed";
     if (w->state == GPUSYNC__SENT)
-        return status >= GPUSYNC__STATUS_COMPLETED   ? "over for Metal"
-               : status <= GPUSYNC__STATUS_COMMITTED ? "committed"
-                                                     : "scheduled";
+        return status >= GPUSYNC__STATUS_COMPLETED   ? "with Metal (over)"
+               : status <= GPUSYNC__STATUS_COMMITTED ? "with Metal (committed)"
+                                                     : "with Metal (scheduled)";
     if (w->state == GPUSYNC__HELD)
         return "held";
     if (w->state == GPUSYNC__ENDED)
@@ -6922,9 +6924,10 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
 /* A line for work. */
 static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, const char *label, unsigned long status)
 {
-    gpusync__write(out, "\n    %s %" PRIu64 " '%s'%s: %s for %.1f ms",
-                   w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number,
-                   label[0] ? label : w->label,
+    const char *name = label[0] ? label : w->label, *quote = name[0] ? "'" : "";
+    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s%s: %s for %.1f ms",
+                   w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number, name[0] ? " " : "",
+                   quote, name, quote,
                    w->marker      ? ", a marker"
                    : w->unordered ? ", UNORDERED"
                                   : "",

@@ -307,8 +307,8 @@ HANG(test_S9_an_end_that_nobody_has_seen)
     commit(s->q[1], named_buffer(s->q[1], "runs"));
     softmetal_schedule(softmetal_last_buffer(s->metal[1]));
     assert_hang(s, "an end that nobody has seen",
-                LINES("    ticket 1 'ended': over for Metal for 5.0 ms; Metal has not called gpusync's handler*",
-                      "    ticket 1 'runs': scheduled for 5.0 ms"),
+                LINES("    ticket 1 'ended': with Metal (over) for 5.0 ms; Metal has not called gpusync's handler*",
+                      "    ticket 1 'runs': with Metal (scheduled) for 5.0 ms"),
                 NONE);
 }
 
@@ -353,7 +353,7 @@ HANG(test_S9_a_queue_without_room)
         await_parked(2);
         assert_hang(s, imported ? "the program's queue without room" : "a queue without room",
                     LINES("    open command buffer 1 'leaked': not committed for 8.0 ms",
-                          "    open command buffer 2 '': not committed for 5.0 ms",
+                          "    open command buffer 2: not committed for 5.0 ms",
                           "    a wait for room on queue 'small'; begun 5.0 ms ago, with 59995.0 ms left",
                           "    a wait for room on queue 'small'; begun 5.0 ms ago, without a limit"),
                     LINES("queue 'small': 0 of 0 tickets are done, no room: its limit of 2 is reached"));
@@ -376,7 +376,7 @@ HANG(test_S9_a_value_of_other_code)
     job_value(&j, s->t[1], 7, GPUSYNC_FOREVER);
     await_parked(1);
     assert_hang(s, "a value of other code",
-                LINES("    ticket 1 'shows': committed for 5.0 ms; waits for value 7 of timeline 'imported', which "
+                LINES("    ticket 1 'shows': with Metal (committed) for 5.0 ms; waits for value 7 of timeline 'imported', which "
                       "other code is to signal",
                       "    ticket 1 'host': held for 5.0 ms; waits on the host for value 8 of timeline 'imported', which other "
                       "code is to signal",
@@ -432,7 +432,7 @@ HANG(test_S9_an_enqueued_buffer)
     commit(s->q[0], named_buffer(s->q[0], "behind"));
     assert_hang(s, "an enqueued buffer",
                 LINES("    open command buffer 1 'enqueued': enqueued*holds up what was committed behind it*5.0 ms",
-                      "    ticket 1 'behind': committed for 5.0 ms"),
+                      "    ticket 1 'behind': with Metal (committed) for 5.0 ms"),
                 NONE);
     commit(s->q[0], buffer);
 }
@@ -456,7 +456,7 @@ HANG(test_S9_a_queue_that_is_being_destroyed)
     commit(s->q[1], named_buffer(s->q[1], "runs"));
     assert_ok(gpusync_queue_destroy_later(s->q[1], remember_destroyed, &n));
     s->q[1] = NULL;
-    assert_hang(s, "a queue that is being destroyed", LINES("    ticket 1 'runs': committed for 5.0 ms"),
+    assert_hang(s, "a queue that is being destroyed", LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms"),
                 LINES("  queue 'second', being destroyed: 0 of 1 tickets are done"));
     end_hang(s);
     assert_noted(&n, GPUSYNC_OK);
@@ -491,7 +491,7 @@ HANG(test_S9_a_destroy_that_waits_for_the_GPU)
     s->q[0] = NULL;
     await_parked(1);
     assert_hang(s, "a destroy that waits for the GPU",
-                LINES("    ticket 1 'hangs': committed for 5.0 ms",
+                LINES("    ticket 1 'hangs': with Metal (committed) for 5.0 ms",
                       "    a wait for everything up to ticket 1 of queue 'first'; begun 5.0 ms ago, without a limit"),
                 LINES("queue 'first', being destroyed: 0 of 1 tickets are done"));
     end_hang(s);
@@ -519,7 +519,7 @@ HANG(test_S9_waits_for_several_points)
     await_parked(4);
     assert_hang(
         s, "waits for several points",
-        LINES("    ticket 1 'one': committed for 5.0 ms", "    ticket 1 'two': committed for 5.0 ms",
+        LINES("    ticket 1 'one': with Metal (committed) for 5.0 ms", "    ticket 1 'two': with Metal (committed) for 5.0 ms",
               "    a wait for ticket 1 of queue 'first'; one of 3 points; begun 5.0 ms ago, with 995.0 ms left",
               "    a wait for value 5 of timeline 'a', which no work is to signal; one of 3 points; begun 5.0 ms ago, "
               "with 995.0 ms left",
@@ -545,7 +545,7 @@ HANG(test_S9_work_for_which_the_host_waits)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
     assert_hang(
         s, "work for which the host waits",
-        LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+        LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
               "    ticket 1 'host': held for 5.0 ms; waits on the host for value 1 of timeline 'a', which ticket 1 of queue "
               "'first' is to signal"),
         NONE);
@@ -558,8 +558,8 @@ HANG(test_S9_work_that_waits_on_the_GPU)
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
     assert_hang(
         s, "work that waits on the GPU",
-        LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
-              "    ticket 1 'waits': committed for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of "
+        LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
+              "    ticket 1 'waits': with Metal (committed) for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of "
               "queue 'first' is to signal"),
         NONE);
 }
@@ -570,7 +570,7 @@ HANG(test_S9_the_order_of_values_behind_sent_work)
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
     SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "higher")), SIGNALS(at(s->t[0], 2)));
     assert_hang(s, "the order of values behind sent work",
-                LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+                LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
                       "    ticket 1 'higher': held for 5.0 ms; cannot signal value 2 of timeline 'a' before value 1, "
                       "which ticket 1 of queue 'first' is to signal"),
                 NONE);
@@ -588,7 +588,7 @@ HANG(test_S9_unordered_work)
         LINES("    ticket 1 'streams', UNORDERED: held for 5.0 ms; waits for value 1 of timeline 'a', which no work is "
               "to "
               "signal",
-              "    ticket 2 'next': committed for 5.0 ms",
+              "    ticket 2 'next': with Metal (committed) for 5.0 ms",
               "    ticket 3 'ordered': held for 5.0 ms; waits for value 2 of timeline 'a', which no work is to signal"),
         LINES("queue 'first': 0 of 3 tickets are done"));
 }
@@ -603,7 +603,7 @@ HANG(test_S9_work_that_ended_out_of_turn)
     softmetal_finish(second);
     assert_hang(
         s, "work that ended out of turn",
-        LINES("    ticket 1 'slow': committed for 8.0 ms", "    ticket 2 'quick': over for 5.0 ms; behind ticket 1"),
+        LINES("    ticket 1 'slow': with Metal (committed) for 8.0 ms", "    ticket 2 'quick': over for 5.0 ms; behind ticket 1"),
         NONE);
 }
 
@@ -619,7 +619,7 @@ HANG(test_S9_a_marker)
     job_wait(&j, s->q[0], ticket, SECONDS(1));
     await_parked(1);
     assert_hang(s, "a marker",
-                LINES("    ticket 1 'graph', a marker: committed for 5.0 ms",
+                LINES("    ticket 1 'graph', a marker: with Metal (committed) for 5.0 ms",
                       "    a wait for ticket 1 of queue 'first'; begun 5.0 ms ago, with 995.0 ms left"),
                 NONE);
     end_hang(s);
@@ -634,7 +634,7 @@ HANG(test_S9_a_lost_device)
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
     finish_next(s->q[0]);
     assert_true(gpusync_device_is_lost(s->device));
-    assert_hang(s, "a lost device", LINES("    ticket 1 'never ends': committed for 5.0 ms"),
+    assert_hang(s, "a lost device", LINES("    ticket 1 'never ends': with Metal (committed) for 5.0 ms"),
                 LINES(", lost for 5.0 ms: access revoked"));
 }
 
@@ -661,9 +661,9 @@ HANG(test_S9_work_of_Metal_4)
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "older")));
     assert_hang(
         s, "work of Metal 4",
-        LINES("    ticket 1 'runs': committed for 5.0 ms; is to signal value 1 of timeline 'a'",
+        LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
               "    ticket 2 'waits': held for 5.0 ms; waits for value 1 of timeline 'b', which no work is to signal",
-              "    ticket 1 'older': committed for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of queue "
+              "    ticket 1 'older': with Metal (committed) for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of queue "
               "'four' is to signal"),
         LINES("queue 'four': 0 of 2 tickets are done\n")); /* and no room: there is no limit */
 }
@@ -762,7 +762,7 @@ HANG(test_S9_a_submission_of_much)
            BUFFERS(new_buffer(s->q[1]), new_buffer(s->q[1])), SIGNALS(at(s->t[0], 6)), .label = "submitted");
     signal_value(s->t[1], 5); /* one wait less */
     assert_hang(s, "a submission of much",
-                LINES("    ticket 1 'runs': committed for 5.0 ms",
+                LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms",
                       "    ticket 1 'submitted': held for 5.0 ms; waits on the host for ticket 1 of queue 'first'; waits for value "
                       "8 of timeline 'b', which no work is to signal; is to signal value 6 of timeline 'a'"),
                 LINES("timeline 'b': value 5"));
@@ -776,7 +776,7 @@ HANG(test_S9_objects_without_labels)
     assert_ok(gpusync_queue_create(s->device, NULL, &queue));
     SUBMIT(queue, WAITS(at(timeline, 1)), BUFFERS(new_buffer(queue)));
     assert_hang(s, "objects without labels",
-                LINES("    ticket 1 '': held for 5.0 ms; waits for value 1 of timeline 5, which no work is to signal"),
+                LINES("    ticket 1: held for 5.0 ms; waits for value 1 of timeline 5, which no work is to signal"),
                 LINES("  queue 6: 0 of 1 tickets are done", "  timeline 5: value 0"));
     assert_ok(gpusync_queue_destroy(queue));
     assert_ok(gpusync_timeline_destroy(timeline));
@@ -795,7 +795,7 @@ HANG(test_S9_an_open_buffer_that_comes_too_late)
                 LINES("    open command buffer 1 'fails': not committed*can no longer signal*value 2 of timeline 'b'",
                       "    open command buffer 2 'is below': not committed*can no longer signal*value 2 of timeline 'a'",
                       "    open command buffer 3 'in time': not committed*; is to signal value 4 of timeline 'a'",
-                      "    ticket 1 'runs': committed*; is to signal value 3 of timeline 'a'"),
+                      "    ticket 1 'runs': with Metal (committed)*; is to signal value 3 of timeline 'a'"),
                 LINES("timeline 'b': value 0, has failed"));
     finish_all(s);
     assert_non_null(strstr(read_report(s->device), "'is below': not committed for 5.0 ms; can no longer signal"));
@@ -835,7 +835,7 @@ HANG(test_S9_a_value_that_stands_behind_a_lower_one)
     SUBMIT(s->q[1], WAITS(at(s->t[1], 2)), BUFFERS(named_buffer(s->q[1], "frame")));
     assert_hang(
         s, "a value that stands behind a lower one",
-        LINES("    ticket 1 'slow': committed for 5.0 ms; is to signal value 1 of timeline 'order'",
+        LINES("    ticket 1 'slow': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'order'",
               "    ticket 1 'never ran': ended for 5.0 ms; cannot signal value 2 of timeline 'order' before value 1, "
               "which ticket 1 of queue 'first' is to signal",
               "    ticket 2 'frame': held*; waits for value 2 of timeline 'order', which ticket 1 of queue "
@@ -858,7 +858,7 @@ HANG(test_S9_a_discarded_buffer_is_no_ticket)
     finish_next(s->q[1]);
     assert_ok(gpusync_command_buffer_discard(s->q[1], buffer));
     assert_hang(s, "a discarded buffer is no ticket",
-                LINES("    ticket 1 'slow': committed*; is to signal value 1 of timeline 'order'"),
+                LINES("    ticket 1 'slow': with Metal (committed)*; is to signal value 1 of timeline 'order'"),
                 LINES("queue 'sticky': 1 of 1 tickets are done, refuses new work, as the failure of ticket 1 sticks"));
 }
 
@@ -951,7 +951,7 @@ HANG(test_S9_ended_work_waits_for_nothing)
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "cancelled")));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_hang(s, "work that was cancelled behind slow work",
-                LINES("    ticket 1 'slow': committed for 5.0 ms",
+                LINES("    ticket 1 'slow': with Metal (committed) for 5.0 ms",
                       "    ticket 2 'cancelled': over for 5.0 ms; behind ticket 1"),
                 NONE);
 }
@@ -1074,7 +1074,7 @@ HANG(test_S9_work_that_is_sent_meanwhile)
     do_between("label", 1, signal_it);
     read_report(s->device);
     softmetal_set_message_hook(NULL, NULL);
-    assert_non_null(strstr(text, "    ticket 1 'b': committed for 0.0 ms\n"));
+    assert_non_null(strstr(text, "    ticket 1 'b': with Metal (committed) for 0.0 ms\n"));
 }
 
 /* A render thread commits, discards or submits a buffer while the report asks for its label: the other open buffers,
@@ -1339,7 +1339,7 @@ without_stage(test_S9_labels_of_all_kinds)
             assert_non_null(strstr(text, expected));
         }
         assert_non_null(strstr(text, "    ticket 2 'behind': held for 0.0 ms; behind ticket 1\n"));
-        assert_non_null(strstr(text, "    ticket 1 'runs': committed for 0.0 ms\n"));
+        assert_non_null(strstr(text, "    ticket 1 'runs': with Metal (committed) for 0.0 ms\n"));
         end_hang(&s);
         stage_close(&s);
     }
@@ -1380,10 +1380,10 @@ HANG(test_S9_an_age_is_that_of_the_state)
     pass(MS(4));
     assert_non_null(strstr(read_report(s->device), "ticket 1 'b': held for 4.0 ms"));
     signal_value(s->t[0], 1);
-    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': committed for 0.0 ms"));
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': with Metal (committed) for 0.0 ms"));
     pass(MS(8));
     softmetal_schedule(buffer);
-    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': scheduled for 8.0 ms"));
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': with Metal (scheduled) for 8.0 ms"));
     pass(MS(16));
     softmetal_complete(buffer);
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
@@ -1478,7 +1478,7 @@ HANG(test_S9_many_objects)
         assert_non_null(found);
         assert_null(strstr(found + 1, part));
         snprintf(part, sizeof part,
-                 "    ticket 10 '': held for 0.0 ms; behind ticket 1; waits for value 10 of timeline "
+                 "    ticket 10: held for 0.0 ms; behind ticket 1; waits for value 10 of timeline "
                  "'number %u'",
                  i);
         assert_non_null(strstr(whole, part));
