@@ -1691,7 +1691,7 @@ typedef struct gpusync__goal {
     gpusync__entry entry;
     struct gpusync__target *target; /* with a reference */
     uint64_t number;
-    uint64_t begun; /* of ALL: how many waits for everything had begun, with this one; 0: not looked yet */
+    uint64_t from; /* of ALL: the lowest ticket whose failure none has told before; 0: not looked yet */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
@@ -1803,12 +1803,6 @@ typedef struct gpusync__work {
     char label[64];
 } gpusync__work;
 
-/* One failure on record. */
-typedef struct gpusync__record {
-    gpusync_error error;
-    uint64_t told; /* 0, or how many waits for everything had begun when one told of it */
-} gpusync__record;
-
 /* How one of the last tickets ended. */
 typedef struct gpusync__info {
     uint64_t ticket;
@@ -1852,14 +1846,13 @@ struct gpusync_queue {
     uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
     uint32_t own;         /* taken besides: gpusync's own, for waits, signals and markers */
     gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
-    gpusync__record *log; /* failure n at n % log_size */
+    gpusync_error *log;   /* failure n at n % log_size */
     uint64_t log_count;
-    uint64_t dropped_to;     /* the highest ticket whose record newer ones pushed out */
-    uint64_t dropped_untold; /* ... before a wait for everything told of it; 0: none */
-    uint64_t dropped_from;   /* the lowest such ticket */
-    uint64_t dropped_told;   /* how many waits for everything had begun when one told of what is dropped by now */
-    uint64_t asked;          /* waits for everything that have begun */
-    bool sticks;             /* `stuck` refuses new work and ends held work */
+    uint64_t told_to;      /* waits for everything have told the failures up to this ticket */
+    uint64_t dropped_to;   /* the highest ticket whose record newer ones pushed out */
+    uint64_t dropped_from; /* the lowest since these were all told, when the highest was: */
+    uint64_t forgotten_to;
+    bool sticks; /* `stuck` refuses new work and ends held work */
     gpusync_error stuck;
     gpusync_error spread;       /* what ordered work takes that was sent behind this failure, of a ticket up to: */
     uint64_t spread_to;         /* 0: none has stuck yet; UINT64_MAX: it sticks */
@@ -2710,12 +2703,12 @@ static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_
     uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
     if (!ticket || ticket > q->bad || (info->ticket == ticket && !info->failed))
         return GPUSYNC__WELL;
-    while (n > first && q->log[(n - 1) % q->log_size].error.ticket != (gpusync_ticket)ticket)
+    while (n > first && q->log[(n - 1) % q->log_size].ticket != (gpusync_ticket)ticket)
         n--;
     if (n == first && ticket > q->dropped_to)
         return GPUSYNC__WELL;
     if (error && n > first)
-        *error = q->log[(n - 1) % q->log_size].error;
+        *error = q->log[(n - 1) % q->log_size];
     if (error && n == first) {
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, "the work ended, but how is no longer on record");
         gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->target.label);
@@ -3045,20 +3038,15 @@ static void gpusync__publish(gpusync_queue *q, gpusync__after *after)
 /* Puts a failure on record. */
 static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error)
 {
-    gpusync__record *record = &q->log[q->log_count % q->log_size];
-    uint64_t ticket = (uint64_t)error->ticket;
+    gpusync_error *record = &q->log[q->log_count % q->log_size];
+    uint64_t ticket = (uint64_t)error->ticket, dropped = (uint64_t)record->ticket;
     if (q->log_count++ >= q->log_size) {
-        uint64_t dropped = (uint64_t)record->error.ticket;
+        bool told = q->dropped_to <= q->told_to;
+        q->forgotten_to = told ? q->dropped_to : q->forgotten_to;
+        q->dropped_from = told || dropped < q->dropped_from ? dropped : q->dropped_from;
         q->dropped_to = dropped > q->dropped_to ? dropped : q->dropped_to;
-        if (!record->told && (!q->dropped_untold || dropped < q->dropped_from))
-            q->dropped_from = dropped;
-        if (!record->told && dropped > q->dropped_untold)
-            q->dropped_untold = dropped;
-        if (record->told > q->dropped_told)
-            q->dropped_told = record->told;
     }
-    record->error = *error;
-    record->told = 0;
+    *record = *error;
     GPUSYNC__STORE(&q->untold, true);
     if (ticket > q->bad)
         GPUSYNC__STORE(&q->bad, ticket);
@@ -4378,37 +4366,35 @@ typedef struct gpusync__wait {
 #define GPUSYNC__LAST_SLICE_NS 400000000u
 #define GPUSYNC__IDLE_NS 1000000000u /* so long without work on the device: nothing makes room but the program */
 
-/* The first failure up to the goal's ticket of which no wait for everything has told before this one began, or NULL.
-   tells: this one is over, and tells of all of them. */
-static gpusync__record *gpusync__untold(gpusync_queue *q, const gpusync__goal *goal, bool tells)
+/* What a wait for everything tells: the first failure up to its ticket that none had told when the wait began. A wait
+   that is over tells all failures up to its ticket, for every one of that work is on record then: so a ticket, `told_to`,
+   says what is told, and what was told to a wait that began earlier is told to that wait, too. */
+static const gpusync_error *gpusync__first_untold(const gpusync_queue *q, const gpusync__goal *goal)
 {
-    gpusync__record *first = NULL;
-    uint64_t kept = q->log_count < q->log_size ? q->log_count : q->log_size;
-    for (uint64_t n = q->log_count - kept; n < q->log_count && (tells || !first); n++) {
-        gpusync__record *record = &q->log[n % q->log_size];
-        if ((uint64_t)record->error.ticket > goal->number || (record->told && record->told < goal->begun))
-            continue;
-        first = first ? first : record;
-        if (tells && !record->told)
-            record->told = q->asked;
+    uint64_t n = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
+    for (; n < q->log_count; n++) {
+        const gpusync_error *record = &q->log[n % q->log_size];
+        if ((uint64_t)record->ticket >= goal->from && (uint64_t)record->ticket <= goal->number)
+            return record;
     }
-    return first;
+    return NULL;
 }
 
 /* How everything up to the goal's ticket ended. */
-static int gpusync__all_stand(gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
+static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
 {
-    if (!goal->begun)
-        goal->begun = ++q->asked;
+    if (!goal->from)
+        goal->from = q->told_to + 1;
     if (goal->number > q->target.head.completed)
         return GPUSYNC__NOT_YET;
-    const gpusync__record *record = gpusync__untold(q, goal, false);
-    bool dropped = (q->dropped_untold && q->dropped_from <= goal->number) || goal->begun <= q->dropped_told;
+    const gpusync_error *record = gpusync__first_untold(q, goal);
+    bool dropped = q->dropped_to >= goal->from && /* perhaps one of these tickets */
+                   (q->dropped_from <= goal->number || q->forgotten_to >= goal->from);
     if (dropped)
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN,
                            "a failure was dropped from the log before a wait told of it");
     else if (record)
-        *error = record->error;
+        *error = *record;
     else if (q->sticks)
         *error = q->stuck;
     return dropped || record || q->sticks ? GPUSYNC__BADLY : GPUSYNC__WELL;
@@ -4516,12 +4502,8 @@ static void gpusync__tell(const gpusync__wait *wait)
         bool tells = wait->how == GPUSYNC_WAIT_ANY ? i == wait->which : goal->over;
         if (!tells || goal->kind != GPUSYNC__ALL)
             continue;
-        gpusync__untold(q, goal, true);
-        if (q->dropped_untold && q->dropped_from <= goal->number)
-            q->dropped_told = q->asked;
-        if (q->dropped_untold <= goal->number)
-            q->dropped_untold = 0;
-        if (q->bad <= goal->number && !q->sticks)
+        q->told_to = goal->number > q->told_to ? goal->number : q->told_to;
+        if (q->bad <= q->told_to && !q->sticks)
             GPUSYNC__STORE(&q->untold, false);
     }
 }
@@ -4532,8 +4514,7 @@ static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
     const gpusync__target *t = goal->target;
     /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
-    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number ||
-           (goal->kind && !goal->begun);
+    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number || (goal->kind && !goal->from);
 }
 
 /* Whether the wait is over. Under the lock. */
@@ -5033,7 +5014,6 @@ static __attribute__((noinline)) gpusync_result gpusync__ask(gpusync_queue *q, g
     gpusync_error error;
     const gpusync__info *info = &q->infos[goal->number % GPUSYNC__INFOS];
     gpusync__lock(q->target.device);
-    goal->begun = q->asked + 1; /* as a wait that begins now; but a poll tells nothing, and does not count */
     int stands = gpusync__goal_stands(NULL, goal, &error);
     bool ended = stands != GPUSYNC__NOT_YET && goal->kind == GPUSYNC__NUMBER;
     if (times && ended && info->ticket == goal->number) {
@@ -6683,7 +6663,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *dev, const g
     if (!q)
         return result;
     gpusync__queue_init(q, dev, desc);
-    q->log = (gpusync__record *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
+    q->log = (gpusync_error *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
     if (q->log) {
         void *pool = gpusync__pool_push();
         result = gpusync__metal_queue(q, dev, desc);
@@ -6734,7 +6714,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_next_error(gpusync_queue *queue, ui
     uint64_t at = *cursor == GPUSYNC_FROM_NOW ? queue->log_count : *cursor > first ? *cursor : first;
     bool found = at < queue->log_count;
     if (found) {
-        *error = queue->log[at % queue->log_size].error;
+        *error = queue->log[at % queue->log_size];
         error->dropped = at - *cursor;
     }
     if (found || *cursor == GPUSYNC_FROM_NOW)

@@ -908,6 +908,24 @@ on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another
     assert_result(job_end(&last), GPUSYNC_ERROR_RESULT_UNKNOWN);
 }
 
+/* A dropped failure of later work is none of the wait's, also if another wait was told of it. */
+on_both_kinds_with(test_R27_R16_a_wait_is_not_told_of_a_dropped_failure_of_later_work, .device.hooks = &late_hooks,
+                   .queue = {.error_log_count = 1})
+{
+    job all = {0};
+    commit_new(s->q[0]);
+    PUT(&resumes_late, true);
+    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* ticket 1 */
+    await_parks(1);
+    finish_all(s);
+    fail_one(s, s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    fail_one(s, s->q[0]); /* one record is kept */
+    PUT(&resumes_late, false);
+    assert_ok(job_end(&all));
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+}
+
 /* ... once, also where it is the newest ticket: an older one ended later. */
 on_both_kinds_with(test_R27_R16_a_dropped_failure_of_the_newest_ticket_is_told_once, .timelines = 1,
                    .queue = {.error_log_count = 1})
