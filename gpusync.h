@@ -1333,8 +1333,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
 
    WHAT ALWAYS HOLDS, at each unlock of the device
      1.  Under the device's lock comes no message, allocation, release, hook, callback or log line; under an order lock
-         only what makes work of a foreign command buffer, what accepts, judges and sets out work, and the messages that
-         send.
+         only what accepts, judges and sets out work, and the messages that send.
      2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
          for ever. (Not in an abandon: all held work has ended then.)
@@ -5732,8 +5731,10 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     } else if (!w) {
         gpusync__unlock(dev);
+        gpusync__mutex_unlock(&q->order); /* the program's allocator is called without a lock */
         w = foreign = gpusync__foreign(q, buffer, &result);
         now = now ? now : gpusync_now_ns();
+        gpusync__mutex_lock(&q->order);
         gpusync__lock(dev);
         q->room += w != NULL; /* it is never refused for want of room */
     }

@@ -38,6 +38,7 @@ typedef struct block_head {
 static struct {
     long live, bytes, calls, refusals;
     long fail_at;
+    void (*program)(void);
     bool later;
 } memory;
 
@@ -55,7 +56,9 @@ static bool call_fails(void)
 
 void *kit_malloc(size_t size)
 {
+    void (*program)(void) = GET(&memory.program);
     COUNT(&memory.calls);
+    if (program) program();
     if (call_fails()) {
         COUNT(&memory.refusals);
         return NULL;
@@ -94,6 +97,8 @@ void memory_fail(long n, bool later)
     PUT(&memory.later, later);
     PUT(&memory.fail_at, n);
 }
+
+void memory_calls(void (*function)(void)) { PUT(&memory.program, function); }
 
 /* -- threads ------------------------------------------------------------------------------------------------------ */
 

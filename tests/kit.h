@@ -61,6 +61,7 @@ void must(bool good, const char *what);
 
 /* The n-th call from now gets NULL (1: the next), with `later` every one after it, too. 0: none does. */
 void memory_fail(long n, bool later);
+void memory_calls(void (*function)(void)); /* in GPUSYNC_MALLOC, from now on; NULL: nothing */
 
 /* -- threads ------------------------------------------------------------------------------------------------------ */
 

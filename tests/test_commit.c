@@ -241,6 +241,31 @@ on_stage_with(test_S2_neither_answer_is_ever_early, .real = true, .threads = tru
 
 /* -- ownership ---------------------------------------------------------------------------------------------------- */
 
+/* An allocator that makes room by work of its own: no lock of gpusync's is held while it is called. */
+static gpusync_queue *allocates_on;
+static gpusync_ticket allocated;
+
+static void commit_in_the_allocator(void)
+{
+    void *buffer;
+    memory_calls(NULL);
+    assert_ok(gpusync_command_buffer_create(allocates_on, NULL, 0, &buffer));
+    assert_ok(gpusync_commit(allocates_on, buffer, &allocated));
+}
+
+on_stage_with(test_S10_the_allocator_may_commit, .timelines = 1)
+{
+    void *foreign = foreign_buffer(s->q[0]);
+    allocates_on = s->q[0];
+    memory_calls(commit_in_the_allocator);
+    assert_int_equal(commit(s->q[0], foreign), 2);
+    assert_int_equal(allocated, 1);
+    memory_calls(commit_in_the_allocator);
+    assert_int_equal(SUBMIT(s->q[0], SIGNALS(at(s->t[0], 1))), 4);
+    metal_release(foreign);
+    finish_all(s);
+}
+
 /* An open one until its discard, a committed one until its handler has run, one of held work until that ends. */
 on_stage_with(test_ownership_buffers_are_kept_as_long_as_they_are_needed, .timelines = 1)
 {

@@ -908,14 +908,34 @@ on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another
     assert_result(job_end(&last), GPUSYNC_ERROR_RESULT_UNKNOWN);
 }
 
-/* A dropped failure of later work is none of the wait's, also if another wait was told of it. */
+/* ... also when failures that were dropped later are told, and those before them need not be kept apart any more. */
+on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_before_others, .device.hooks = &late_hooks,
+                   .queue = {.error_log_count = 1})
+{
+    job all = {0};
+    fail_one(s, s->q[0]);
+    commit_new(s->q[0]);
+    PUT(&resumes_late, true);
+    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
+    await_parks(1);
+    finish_all(s);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    for (int i = 0; i < 2; i++) fail_one(s, s->q[0]); /* one record is kept */
+    PUT(&resumes_late, false);
+    assert_result(job_end(&all), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
+/* Dropped failures of earlier work that was told, and of later work, are none of a wait's, also if another wait was told
+   of them. */
 on_both_kinds_with(test_R27_R16_a_wait_is_not_told_of_a_dropped_failure_of_later_work, .device.hooks = &late_hooks,
                    .queue = {.error_log_count = 1})
 {
     job all = {0};
+    fail_one(s, s->q[0]);
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
     commit_new(s->q[0]);
     PUT(&resumes_late, true);
-    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* ticket 1 */
+    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
     await_parks(1);
     finish_all(s);
     fail_one(s, s->q[0]);
