@@ -1880,7 +1880,7 @@ struct gpusync_timeline {
                                `sent`, those of work that Metal does not have */
     uint64_t sent;          /* the highest signal that was sent, by Metal or the host: new ones are above */
     uint64_t coming;        /* the highest that the GPU itself brings: waits on the GPU go up to it */
-    uint64_t shown;         /* what the event had when it was read last and had more than what is reached */
+    uint64_t shown;         /* the most that the event has shown beyond what was reached then */
     bool outside, imported; /* others signal the event; it is theirs */
     bool shared;            /* the program knows the event: it is not used for another timeline */
     bool hidden;            /* of a queue of Metal 4: no object of the program's */
@@ -2903,7 +2903,9 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     gpusync__unlist(&link->entry);
     gpusync__let_by(link, after);
     w->listed--;
-    gpusync__arm_later(t, after);          /* other code may have signalled more */
+    gpusync__arm_later(t, after);            /* other code may have signalled more */
+    if (t->shown > t->target.head.completed) /* ended work may know better now: gpusync__is_brought */
+        gpusync__take_some(&t->target, t->target.head.completed + 1, t->shown, GPUSYNC__WORKS, after);
     if (t->target.alert & GPUSYNC__CLOSED) /* what waits may never come now */
         gpusync__take_some(&t->target, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
     gpusync__leave(w->queue, w, after);
@@ -3117,16 +3119,19 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
 /* -- settling */
 
 /* Whether other code has brought the value that ended work waits for, though it is not reached: the event has shown it,
-   and of the own signals up to it only such are left as wait for their turn behind the work. */
+   and of the own signals up to it only such are left as wait for their turn behind this work. (Work waits for 7, and
+   work behind it in its queue signals 6: each would wait for the other.) That changes when the event shows more, and
+   with each signal that goes: gpusync__read_event and gpusync__withdraw stir the work. */
 static bool gpusync__is_brought(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    if (link->target->kind == GPUSYNC__QUEUE || w->state != GPUSYNC__ENDED || t->shown < link->entry.number)
+    if (w->unordered || w->state != GPUSYNC__ENDED || link->target->kind == GPUSYNC__QUEUE ||
+        t->shown < link->entry.number)
         return false;
     const gpusync__entry *e = t->signals.next;
     while (e != &t->signals && e->work->queue == w->queue && !e->work->unordered && e->work->ticket > w->ticket)
         e = e->next;
-    return !w->unordered && (e == &t->signals || e->number > link->entry.number || gpusync__is_unsent(e->work));
+    return e == &t->signals || e->number > link->entry.number || gpusync__is_unsent(e->work);
 }
 
 /* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
@@ -3346,15 +3351,6 @@ static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
     gpusync__stir(w);
 }
 
-/* Whether the work waits for this value of the signal's timeline, or a higher one, before it signals. */
-static bool gpusync__waits_for(const gpusync__work *w, const gpusync__link *signal, uint64_t value)
-{
-    const gpusync__link *link = w->links;
-    while (link != signal && (link->signal || link->target != signal->target || link->entry.number < value))
-        link = link->next;
-    return link != signal;
-}
-
 /* Whether held work may go, but for other held work, which goes first. */
 static bool gpusync__yields(const gpusync__work *w)
 {
@@ -3380,26 +3376,41 @@ static bool gpusync__yields_to(const gpusync__work *other, const gpusync__work *
     return awaited && other == w;
 }
 
-/* The signal that has to come before this one of work that Metal does not have, or NULL: a lower one in an open command
-   buffer of another queue; one of held work that may go now, for of several the lowest goes first, unless that work is
-   to go behind this one; the highest that is sent, unless the GPU, or the work, waits for it anyway: it stands for all
-   lower ones, for it was sent by the same rule. */
+/* Whether the GPU makes both signals, in this order, or the work waits for the lower value, or a higher one, before it
+   signals. */
+static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *signal, const gpusync__link *lower)
+{
+    const gpusync__work *other = lower->entry.work;
+    bool both = signal->encoded && lower->encoded && other->queue == w->queue;
+    bool in_order = both && !w->unordered && !other->unordered && !w->enqueued;
+    const gpusync__link *wait = w->links;
+    while (wait != signal &&
+           (wait->signal || wait->target != signal->target || wait->entry.number < lower->entry.number))
+        wait = wait->next;
+    return in_order || wait != signal;
+}
+
+/* The signal that has to come before this one of work that Metal does not have, or NULL. A lower one in an open command
+   buffer of another queue. One of held work that may go now, unless that work is to go behind this one: of several the
+   lowest goes first. The highest that is sent, unless the GPU orders the two: it stands for all lower ones, for it was
+   sent by the same rule. */
 static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync__entry *ring = &gpusync__timeline_of(link->target)->signals;
     for (gpusync__entry *e = link->entry.prev; e != ring; e = e->prev) {
         gpusync__link *lower = gpusync__link_of(e);
         const gpusync__work *other = e->work;
-        bool same = other->queue == w->queue;
+        bool blocks = false;
         if (other == w || e->number == link->entry.number || other->unsent)
             continue;
-        bool ready = other->state == GPUSYNC__HELD && gpusync__may_be_ready(other) && !gpusync__yields_to(other, w);
-        if (other->state == GPUSYNC__OPEN ? !same : ready)
+        if (other->state > GPUSYNC__HELD)
+            return gpusync__gpu_orders(w, link, lower) ? NULL : lower;
+        if (other->state == GPUSYNC__OPEN)
+            blocks = other->queue != w->queue;
+        else
+            blocks = gpusync__may_be_ready(other) && !gpusync__yields_to(other, w);
+        if (blocks)
             return lower;
-        if (other->state <= GPUSYNC__HELD)
-            continue;
-        bool in_order = same && link->encoded && lower->encoded && !w->unordered && !other->unordered && !w->enqueued;
-        return in_order || gpusync__waits_for(w, link, e->number) ? NULL : lower;
     }
     return NULL;
 }
@@ -3829,9 +3840,10 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     } else {
         value = e && value >= e->number ? e->number - 1 : value;
         gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
-        if (raw > t->shown) /* ended work may know better: gpusync__is_brought */
+        if (raw > t->shown) { /* ended work may know better: gpusync__is_brought */
             gpusync__take_some(&t->target, t->target.head.completed + 1, raw, GPUSYNC__WORKS, after);
-        t->shown = raw;
+            t->shown = raw;
+        }
     }
     gpusync__go_on(dev, after);
     gpusync__unlock(dev);
@@ -4366,8 +4378,8 @@ typedef struct gpusync__wait {
 #define GPUSYNC__IDLE_NS 1000000000u /* so long without work on the device: nothing makes room but the program */
 
 /* What a wait for everything tells: the first failure up to its ticket that none had told when the wait began. A wait
-   that is over tells all failures up to its ticket, for every one of that work is on record then: so a ticket, `told_to`,
-   says what is told, and what was told to a wait that began earlier is told to that wait, too. */
+   that is over tells all failures up to its ticket, for each of them is on record then: so a ticket, `told_to`, says
+   what is told. What has been told since a wait began is told to that wait, too. */
 static const gpusync_error *gpusync__first_untold(const gpusync_queue *q, const gpusync__goal *goal)
 {
     uint64_t n = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
@@ -5601,8 +5613,10 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     w->at = q->end;
     *q->end = w;
     q->end = &w->next;
-    q->front = q->front ? q->front : w;
-    q->turn = q->turn || w->unordered ? q->turn : w;
+    if (!q->front)
+        q->front = w;
+    if (!q->turn && !w->unordered)
+        q->turn = w;
     q->alone += w->unordered;
     w->place.number = w->ticket = q->target.head.committed + 1;
     GPUSYNC__STORE(&q->target.head.committed, w->ticket);
@@ -5617,7 +5631,8 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     w->state = GPUSYNC__HELD;
     w->since_ns = now ? now : w->since_ns;
     q->held_count++;
-    q->held = q->held || w->unordered ? q->held : w;
+    if (!q->held && !w->unordered)
+        q->held = w;
     q->stats.held += may == GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY)
         gpusync__give_up(w, after);

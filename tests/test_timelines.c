@@ -755,6 +755,25 @@ on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behi
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }
 
+/* What other code has brought counts as soon as the own signals up to it are left to the work's own queue alone: also if
+   the last other one goes long after the event was read. */
+on_stage_with(test_R18_a_ticket_ends_when_no_other_queue_holds_its_value_up, .queues = 2, OTHERS)
+{
+    void *later = waiting(s->q[1], at(s->t[0], 4));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
+    gpusync_ticket waits = commit(s->q[1], waiting(s->q[1], at(s->t[0], 7)));
+    encode_signal(s->q[1], later, at(s->t[0], 6));
+    commit(s->q[1], later);
+    other_code_signals(s->t[0], 7);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    while (finish_next(s->q[1])) {}
+    assert_result(gpusync_poll(s->q[1], waits, NULL), GPUSYNC_NOT_READY);
+    finish_all(s);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_ok(gpusync_wait(s->q[1], waits, SECONDS(60), NULL));
+    assert_int_equal(value_of(s->t[0]), 7);
+}
+
 /* Other code has passed a signal of our own, of work that is to end behind what waits for other code. The GPU is done
    with both. */
 on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed, .no_queue = true,
