@@ -1,6 +1,6 @@
 /* Limits for the frames of sokol_gfx, which commits its own command buffers. A marker behind each frame gives that
    frame a ticket. The ticket ends when all work that the Metal queue got before the marker has ended. The ticket does
-   not tell whether that work succeeded. One thread calls these functions: the thread that calls sg_commit. */
+   not show whether that work succeeded. One thread calls these functions: the thread that calls sg_commit. */
 #ifndef FRAMES_H
 #define FRAMES_H
 
@@ -50,7 +50,8 @@ static inline gpusync_result frames_end(frames *f, gpusync_ticket *ticket)
     return GPUSYNC_OK;
 }
 
-/* Before sg_shutdown, which waits for the GPU without a limit: after GPUSYNC_TIMEOUT do not call sg_shutdown. */
+/* Before sg_shutdown, which waits without a limit, for frames of sokol_gfx alone, and then releases what other work of the
+   queue may use. After GPUSYNC_TIMEOUT do not call sg_shutdown. */
 static inline gpusync_result frames_close(frames *f, uint64_t timeout_ns)
 {
     gpusync_result result = f->queue ? gpusync_wait(f->queue, GPUSYNC_EVERYTHING, timeout_ns, NULL) : GPUSYNC_OK;
