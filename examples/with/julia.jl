@@ -37,7 +37,7 @@ function block(q::Queue, ticket, limit_ns) # blocks the thread; gc_safe: the col
     GC.@preserve failure begin
         o = Ref(WaitOptions(C_NULL, pointer(failure), false))
         result = @ccall gc_safe=true lib.gpusync_wait(q::P, ticket::Int64, limit_ns::UInt64, o::Ref{WaitOptions})::Cint
-        check("gpusync_wait", result, unsafe_string(pointer(failure) + fieldoffset(Failure, 10))) # the message
+        check("gpusync_wait", result, unsafe_string(pointer(failure) + fieldoffset(Failure, 11))) # 11: message
     end
 end
 function Base.wait(q::Queue, ticket) # blocks the task alone, without a limit
