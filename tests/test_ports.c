@@ -89,6 +89,7 @@ static void *buffer_of(gpusync_queue *queue, const gpusync_command_buffer_desc *
 static gpusync_queue *draw;
 static godot_semaphore *drawn;
 static godot_fence fence; /* of the last frame */
+static void *layer;       /* NULL: frames present nothing */
 
 static void godot_open(void)
 {
@@ -99,7 +100,7 @@ static void godot_open(void)
 
 static void godot_execute(gpusync_queue *q, godot_semaphore *from, void *buffer, godot_semaphore *to, godot_fence *f)
 {
-    const godot_execution e = {&from, 1, &buffer, 1, &to, 1, f};
+    const godot_execution e = {&from, 1, &buffer, 1, &to, 1, f, &(void *){godot_swap_chain_acquire(layer)}, 1};
     must(!godot_command_queue_execute(q, &e), "an execution");
 }
 
@@ -182,13 +183,14 @@ static bool mps_close(void)
 static void mps_thread(void)
 {
     mps_exception e;
-    mps_event event = {0};
     for (unsigned i = 0; i < ROUNDS; i++) {
+        mps_event *event = mps_event_acquire();
         mps_stream *s = i % 2 ? &stream : &other, *waiting = i % 2 ? &other : &stream;
         must(!mps_stream_dispatch(s, mps_nothing, NULL, (mps_sync)(i % 3), &e), e.message);
-        must(!mps_event_record(&event, s, &e), e.message);
-        must(!mps_event_wait(&event, waiting, &e), e.message);
-        must(!mps_event_synchronize(&event, &e), e.message);
+        must(!mps_event_record(event, s, &e), e.message);
+        must(!mps_event_wait(event, waiting, &e), e.message);
+        must(!mps_event_synchronize(event, &e), e.message);
+        mps_event_release(event);
     }
 }
 
@@ -389,6 +391,23 @@ KIT_PLAIN_TEST(test_threads_beside_a_wait, ON_PORT(test_threads_beside_a_wait, g
     end(p, true);
 }
 
+without_stage(test_godot_a_frame_keeps_its_drawable_until_it_has_ended_or_is_dropped)
+{
+    begin(&godot_port, LONG);
+    layer = metal_layer_new(gpusync_device_metal(device), 2, 2);
+    for (unsigned i = 0; i < 3; i++)
+        godot_run((enum fate)(HANGS - i)); /* the killed and the good one are held */
+    assert_true(softmetal_live("drawable") == 3 && !godot_swap_chain_acquire(layer));
+    unhang();
+    assert_true(godot_wait() == GPUSYNC_OK && softmetal_settle(LONG));
+    void *drawable = godot_swap_chain_acquire(layer), *buffer = buffer_of(draw, NULL, target, GOOD);
+    const godot_execution refused = {NULL, GODOT_MOST + 1, &buffer, 1, NULL, 0, NULL, &drawable, 1};
+    assert_true(godot_command_queue_execute(draw, &refused) == GODOT_FAILED && softmetal_live("drawable") == 0);
+    end(&godot_port, true); /* cancels a frame, and its drawable, whose memory is a buffer */
+    metal_release(layer);
+    layer = NULL;
+}
+
 static void *mps_graph(void *metal_queue, void *user)
 {
     void *buffer = metal_queue_command_buffer(metal_queue);
@@ -419,6 +438,24 @@ without_stage(test_pytorch_events_and_graphs_are_waited_for_and_raise_their_fail
     assert_false(mps_stream_run_graph(&other, mps_graph, NULL, &raised));
     assert_false(mps_stream_run_graph(&other, mps_graph, &stream, &raised));
     assert_true(mps_stream_dispatch(&other, NULL, NULL, MPS_COMMIT_AND_WAIT, &raised));
+    end(&pytorch_port, true);
+}
+
+without_stage(test_pytorch_events_of_the_pool_tell_the_time_between_them)
+{
+    mps_event first = {0}, *last = mps_event_acquire();
+    double ms = 0;
+    begin(&pytorch_port, LONG);
+    softmetal_set_timing(&(softmetal_timing){.handler = {MS(150), MS(150)}, .watchdog_ns = LONG}); /* notes times */
+    mps_run(HANGS);
+    assert_false(mps_event_record(last, &stream, &raised) || mps_event_record(&first, &other, &raised));
+    assert_false(mps_event_synchronize(&first, &raised)); /* the command buffer of last has ended, too */
+    unhang();
+    assert_false(mps_event_elapsed_time(&first, last, &ms, &raised));
+    assert_true(ms >= 150 && ms < 15000 && mps_event_elapsed_time(last, &first, &ms, &raised));
+    mps_event_release(last);
+    assert_true(mps_event_acquire() == last && mps_event_elapsed_time(&first, last, &ms, &raised));
+    mps_event_release(last);
     end(&pytorch_port, true);
 }
 

@@ -1,8 +1,9 @@
-/* godot.c - what Godot's RenderingDeviceDriver for Metal synchronises: fences, semaphores, command queues
+/* godot.c - what Godot's RenderingDeviceDriver for Metal synchronises: fences, semaphores, command queues, swap chains
 
    The calls have the names and the meaning of the driver's. As there, one thread at a time uses a fence, a semaphore or
    a queue; different ones are independent. gpusync_queue_create and gpusync_command_buffer_create need no facade. */
 #include "gpusync.h"
+#include "metal.h"
 
 #include <stdlib.h>
 
@@ -32,7 +33,9 @@ typedef struct godot_execution {
     size_t buffer_count;
     godot_semaphore *const *signals;
     size_t signal_count;
-    godot_fence *fence; /* NULL: none */
+    godot_fence *fence;     /* NULL: none */
+    void *const *drawables; /* to present with the last buffer; NULL: none was acquired. The call takes them, too */
+    size_t drawable_count;
 } godot_execution;
 
 static godot_error godot_error_of(gpusync_result result)
@@ -81,13 +84,24 @@ godot_error godot_command_queue_free(gpusync_queue *queue, uint64_t limit_ns)
     return GODOT_ERR_TIMEOUT;
 }
 
-/* As execute_and_present, without swap chains. The host waits and signals. The buffers are encoded already: points of
-   the GPU's would stand in buffers of their own, which Metal may run beside these. */
+/* Retained. NULL, after a second: frames in flight, held ones too, have all drawables of the layer. Skip the frame. */
+void *godot_swap_chain_acquire(void *layer)
+{
+    return metal_get_retained(layer, "nextDrawable");
+}
+
+/* As execute_and_present. The host waits and signals: points of the GPU's would stand in buffers of their own, which
+   Metal may run beside these. Metal presents a frame that it schedules, even if that fails then, and no other. */
 godot_error godot_command_queue_execute(gpusync_queue *queue, const godot_execution *e)
 {
     gpusync_point waits[GODOT_MOST], signals[GODOT_MOST];
     gpusync_ticket ticket = GPUSYNC_NO_TICKET;
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    for (size_t i = 0; i < e->drawable_count; i++) {
+        if (e->drawables[i] && e->buffer_count)
+            metal_present(e->buffers[e->buffer_count - 1], e->drawables[i]);
+        metal_release(e->drawables[i]);
+    }
     if (e->wait_count <= GODOT_MOST && e->signal_count <= GODOT_MOST) {
         const gpusync_submission submission = {.waits = waits,
                                                .wait_count = e->wait_count,

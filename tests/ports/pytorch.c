@@ -1,7 +1,7 @@
-/* pytorch.c - what PyTorch's MPS back end synchronises: MPSStream and MPSEvent
+/* pytorch.c - what PyTorch's MPS back end synchronises: MPSStream, MPSEvent, MPSEventPool
 
-   Any thread may use a stream. As in PyTorch, one thread at a time uses an event, and the streams outlive the events.
-   A function that may raise gets an mps_exception, and returns true if it has raised. The next call of the stream that
+   Any thread may use a stream or the pool, one at a time an event, and the streams outlive the events: as in PyTorch. A
+   function that may raise gets an mps_exception, and returns true if it has raised. The next call of the stream that
    commits or waits raises a failure of the stream's work; then the stream is usable again. (What a commit has raised,
    the next wait for all work raises once more.) Work that waits for an event fails with the work in front of it. */
 #include "gpusync.h"
@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* COMMIT_AND_CONTINUE is MPS_COMMIT here: the next dispatch opens a command buffer. */
 typedef enum mps_sync { MPS_NONE, MPS_COMMIT, MPS_COMMIT_AND_WAIT } mps_sync;
@@ -27,11 +28,14 @@ typedef struct mps_stream {
     uint64_t cursor; /* of the failures that were raised */
 } mps_stream;
 
-/* Begin with {0}. There is nothing to release, also while work waits for the event. */
+/* Begin with {0}, or acquire it. There is nothing to release, also while work waits for the event. */
 typedef struct mps_event {
     mps_stream *stream; /* NULL: not recorded */
     gpusync_ticket ticket;
+    struct mps_event *next; /* in the pool */
 } mps_event;
+static pthread_mutex_t mps_pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static mps_event *mps_pool; /* for the life of the process */
 
 /* The newest failure on record has the reason. Functions with _locked in their names are called under the lock. */
 static bool mps_raise_locked(mps_stream *s, mps_exception *e, gpusync_result result)
@@ -93,7 +97,7 @@ static bool mps_commit_locked(mps_stream *s, mps_exception *e)
 
 static bool mps_wait(mps_stream *s, gpusync_ticket ticket, mps_exception *e)
 {
-    gpusync_result result = gpusync_wait(s->queue, ticket, s->limit_ns, NULL);
+    gpusync_result result = gpusync_wait(s->queue, ticket, s->limit_ns, &(gpusync_wait_options){.handlers = true});
     if (result == GPUSYNC_OK)
         return false;
     pthread_mutex_lock(&s->lock);
@@ -175,4 +179,39 @@ bool mps_event_query(const mps_event *event)
 bool mps_event_synchronize(const mps_event *event, mps_exception *e)
 {
     return event->stream && mps_wait(event->stream, event->ticket, e);
+}
+
+/* Milliseconds between the ends of what two events have recorded: waits for both, and so polls have times. The latest
+   end counts: Metal may overlap command buffers. Raises if start ended later, or one has no time (256 commits old). */
+bool mps_event_elapsed_time(const mps_event *start, const mps_event *end, double *ms, mps_exception *e)
+{
+    double ends[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        const mps_event *event = i ? end : start;
+        gpusync_times times;
+        if (mps_event_synchronize(event, e))
+            return true;
+        for (gpusync_ticket t = event->ticket; t > 0 && t > event->ticket - 256; t--)
+            if (gpusync_poll(event->stream->queue, t, &times) != GPUSYNC_NOT_READY && times.gpu_end_s > ends[i])
+                ends[i] = times.gpu_end_s;
+    }
+    *ms = (ends[1] - ends[0]) * 1e3;
+    return (ends[0] == 0 || *ms < 0) && mps_raise_locked(NULL, e, GPUSYNC_ERROR_INVALID_ARGUMENT);
+}
+
+mps_event *mps_event_acquire(void)
+{
+    pthread_mutex_lock(&mps_pool_lock);
+    mps_event *event = mps_pool;
+    mps_pool = event ? event->next : NULL;
+    pthread_mutex_unlock(&mps_pool_lock);
+    return event ? event : (mps_event *)calloc(1, sizeof *event);
+}
+
+void mps_event_release(mps_event *event)
+{
+    pthread_mutex_lock(&mps_pool_lock);
+    *event = (mps_event){.next = mps_pool};
+    mps_pool = event;
+    pthread_mutex_unlock(&mps_pool_lock);
 }
