@@ -143,7 +143,7 @@
    rely on it.) In those callbacks questions are answered, and what would change the object returns ERROR_DESTROYED (a
    discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a signal may not have returned yet when another thread that
    waited for its end or value destroys: the call keeps what it uses. Destroy waits for a callback of its own object
-   that runs: while you call destroy, hold no lock that a callback, the log function, notify or unpark acquires.
+   that runs: while you call destroy, hold no lock that a callback acquires.
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there, as does a wait that cannot return at once.
@@ -151,10 +151,10 @@
    callbacks. A callback may not change fibers: gpusync knows it by its thread, and has an autorelease pool around it.
 
    Hooks and log. yield, park, unpark, log and notify may call nothing that waits, runs callbacks, or blocks in a
-   destroy. Every call that is not inline may call unpark for other threads, log, and notify; log and notify may run on
-   several threads at once, must return soon, and must not acquire a lock that a thread in a destroy holds. A log line
-   about an object may come after its destroy has returned. gpusync has no autorelease pool or thread-local value in use
-   while yield or park runs: a fiber may resume on another thread.
+   destroy. Every call that is not inline may call unpark for other threads, log, and notify: in such a call hold no
+   lock that they acquire. log and notify may run on several threads at once, and must return soon. A log line about an
+   object may come after its destroy has returned. gpusync has no autorelease pool or thread-local value in use while
+   yield or park runs: a fiber may resume on another thread.
 
    Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No function that it
    calls may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
@@ -278,6 +278,7 @@ extern "C" {
      out             gets the object with OK, else NULL.
      ticket          may be NULL. Gets the ticket with OK, and is not written otherwise: it may hold an older one.
      timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
+     void *          a Metal object. Only what a desc names is checked for its kind.
      destroy         and abandon of NULL: OK, nothing to do, wherever it is called.
      Returns         results without GPUSYNC_. Every call may return ERROR_INVALID_ARGUMENT (NULL where GPUSYNC_OPT is
                      missing) and ERROR_UNSUPPORTED (no Metal); "also": in addition to that.
@@ -340,7 +341,7 @@ typedef struct gpusync_warmup gpusync_warmup;     /**< Pipelines that are compil
 typedef struct gpusync_hooks gpusync_hooks;       /**< How a wait sleeps: >>rare. */
 typedef struct gpusync_spin gpusync_spin;         /**< How long a wait spins: >>rare. */
 
-/** The number of a piece of work on its queue: 1, 2, 3, ... */
+/** The number of a piece of work on its queue: 1, 2, 3, ... Each queue has its own: with several keep points. */
 typedef int64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET INT64_C(0) /**< No work: done, as every ticket below is, such as `ticket - 2` of ticket 1. */
 #define GPUSYNC_EVERYTHING INT64_MAX /**< All work committed to the queue up to the call. */
@@ -396,9 +397,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
     Threads one, see >>threads   Owns releases the Metal device
     Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
            calls have left the device, what gpusync has put on the callback queue has run (never call this on that
-           queue), and Metal has dropped the blocks of gpusync's handlers, which it does after each handler (assumed).
-           If one of them has not by then, the log says so: the code of gpusync must stay loaded, and such a call may
-           still log or notify. */
+           queue), and Metal has dropped the blocks of gpusync's handlers, which it does after each handler (assumed);
+           and 100 ms at most until it has dropped those of listeners. If one is left, the log says so: the code of
+           gpusync must stay loaded, and such a call may still log or notify, or be in yield or park. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Options of a queue. */
@@ -491,10 +492,10 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              its place in Metal's queue is taken, and it would have to be held, or waits for what has not ended. Try
              again when the queue holds no work and what the buffer waits for has ended; never commit a lower signal of
              the same timeline in between. An enqueued buffer runs even if what it waits for has failed, and its ticket
-             fails. ERROR_NOT_RISING: it signals a value that is not above what was sent; or it waits for that value or
-             a higher one of the same timeline. The failure of a timeline that it is to signal. ERROR_EXECUTION: a
-             failure sticks, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-             ERROR_DESTROYED.
+             fails. ERROR_NOT_RISING: it signals a value that is not above what was sent (no later commit can succeed:
+             discard it); or it waits for that value or a higher one of the same timeline. The failure of a timeline
+             that it is to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure.
+             ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer until its handler ran */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
@@ -969,7 +970,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
     A sticky failure refuses no marker, and a marker's failure sticks, too. The ticket does not cover work that the
     other code commits later. Metal runs the marker after command buffers that the other code has enqueued, also those
     that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did, discard
-    the command buffer, which gives its room back.
+    the open command buffer, which gives its room back. (If it was held, Metal aborts when gpusync sends it.)
     Returns  OK; ERROR_NOT_COMMITTED: Metal does not have behind (perhaps it is held); ERROR_WRONG_QUEUE;
              ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
@@ -1230,8 +1231,9 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 /** Destroy a device when its queues and timelines are destroyed, without blocking.
     destroyed  Called with user when the last object is gone, where callbacks run; with GPUSYNC_CALLBACKS_MANUAL the
                device goes in that gpusync_device_run_callbacks: pass `destroyed`, the only sign of it. NULL: none.
-               Not called after an error. After it a thread that is about to leave a call or a handler may still call
-               log or notify: run no callbacks for that. The code of gpusync must stay loaded.
+               Not called after an error. After it a thread that is about to leave a call or a handler may still be in
+               a hook, or call log or notify: keep what these use until the program's calls have returned, and run no
+               callbacks for a notify. The code of gpusync must stay loaded.
     The device's objects stay usable until they are destroyed. No call may use the device itself any more, except, with
     GPUSYNC_CALLBACKS_MANUAL, gpusync_device_run_callbacks: on one thread at a time, until `destroyed` has run.
     Returns  OK; ERROR_DESTROYED: this was called before.
@@ -1949,7 +1951,6 @@ struct gpusync_device {
     uint64_t lost_ns;                        /* when; written before `lost` */
     uint64_t looked_ns;                      /* a poll's last look at the whole device. Atomic */
     uint32_t waits;                          /* threads in a wait that was not over at once. Atomic */
-    bool listens;                            /* Metal had a listener's block as its timeline went. Atomic */
     unsigned char pad[128];                  /* what is read without the lock stands apart from it */
     gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
     gpusync__entry stirred;                  /* the ring of work to judge: something that it waits for has changed */
@@ -1986,6 +1987,7 @@ typedef struct gpusync__after {
 
 /* Over the selectors, and what blocks of listeners lead to. */
 static gpusync__mutex gpusync__global = {0};
+static uint32_t gpusync__orphans; /* timelines that are gone, and of which Metal has listeners' blocks. Atomic */
 
 /* The device's lock. */
 static void gpusync__lock(gpusync_device *dev)
@@ -2173,11 +2175,6 @@ GPUSYNC__APART gpusync_result gpusync__explain(gpusync_error *error, gpusync_res
     return result;
 }
 
-static bool gpusync__is_loss(gpusync_failure failure)
-{
-    return failure == GPUSYNC_FAILURE_ACCESS_REVOKED || failure == GPUSYNC_FAILURE_DEVICE_REMOVED;
-}
-
 /* Reads which encoder Metal names. What is missing or malformed is skipped (athei/mtld3d#571). */
 static void gpusync__read_encoder(gpusync_error *error, void *encoders)
 {
@@ -2198,19 +2195,14 @@ static void gpusync__read_encoder(gpusync_error *error, void *encoders)
     }
 }
 
-/* The command buffer whose label a failure has: with Metal 4, where the source is a feedback, or NULL, the first. */
-static void *gpusync__labelled(const gpusync__work *w, void *source)
-{
-    return w->queue->metal4 ? w->buffers[w->first] : source;
-}
-
 /* Reads how a command buffer of the work failed, or from the feedback of Metal 4. Metal nests errors: its own error has
    the driver's inside, and Metal 4 puts its own into one more, which has the same domain (mokume-metal/mokume,
    CommandFaultLog.swift). The innermost of Metal's own has the code and the text. No lock is held. */
 GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, gpusync_error *error)
 {
     void *pool = gpusync__pool_push();
-    void *ns_error = gpusync__send_id(source, gpusync__sel.error), *buffer = gpusync__labelled(w, source);
+    void *ns_error = gpusync__send_id(source, gpusync__sel.error);
+    void *buffer = w->queue->metal4 ? w->buffers[w->first] : source; /* a feedback, or none, has no label */
     void *key = gpusync__string("NSUnderlyingError");
     void *encoders_key = gpusync__string("MTLCommandBufferEncoderInfoErrorKey"); /* its text: assumed */
     int64_t number = -1;
@@ -2227,6 +2219,8 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
         if (!error->encoder[0])
             gpusync__read_encoder(error, GPUSYNC__WITH(void *, void *)(info, gpusync__sel.objectForKey, encoders_key));
         ns_error = GPUSYNC__WITH(void *, void *)(info, gpusync__sel.objectForKey, key);
+        if (!gpusync__class_responds(gpusync__class_of(ns_error), gpusync__sel.domain)) /* of nil there is no class */
+            ns_error = NULL;
     }
     if (number < 0)
         number = gpusync__driver_number(error->message);
@@ -2443,8 +2437,10 @@ static bool gpusync__revive(gpusync__target *t)
 
 static void gpusync__listening_unref(gpusync__listening *l)
 {
-    if (GPUSYNC__SUB(&l->refs, 1) == 1)
-        GPUSYNC_FREE(l);
+    if (GPUSYNC__SUB(&l->refs, 1) != 1)
+        return;
+    GPUSYNC_FREE(l);
+    GPUSYNC__SUB(&gpusync__orphans, 1);
 }
 
 /* Keeps the event of a timeline for the next one, if no other code knows the event. All that was sent is reached, for
@@ -2466,8 +2462,7 @@ static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
         gpusync__mutex_lock(&gpusync__global);
         t->listening->timeline = NULL;
         gpusync__mutex_unlock(&gpusync__global);
-        if (GPUSYNC__LOAD_SEQ(&t->listening->refs) > 1)
-            GPUSYNC__STORE_SEQ(&t->target.device->listens, true);
+        GPUSYNC__ADD(&gpusync__orphans, 1); /* until the last block goes, which may be now */
         gpusync__listening_unref(t->listening);
     }
     gpusync__release_pooled(t->listener);
@@ -2578,16 +2573,26 @@ static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__targe
 
 /* -- work */
 
-/* New work with one reference, and room for so many buffers. NULL: no memory. */
-static gpusync__work *gpusync__work_new(gpusync_queue *q, size_t buffers)
+/* Memory of work that is gone, or NULL. Under the lock. */
+static inline gpusync__work *gpusync__reuse(gpusync_queue *q)
+{
+    gpusync__work *w = q->free_work;
+    if (w) {
+        q->free_work = w->next;
+        q->free_count--;
+    }
+    return w;
+}
+
+/* New work with one reference, and room for so many buffers, in this memory if it is not NULL. NULL: no memory. */
+static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size_t buffers)
 {
     void **many = NULL;
-    gpusync_device *dev = q->target.device;
-    gpusync__lock(dev);
-    gpusync__work *w = q->free_work;
-    q->free_work = w ? w->next : NULL;
-    q->free_count -= w != NULL;
-    gpusync__unlock(dev);
+    if (!w) {
+        gpusync__lock(q->target.device);
+        w = gpusync__reuse(q);
+        gpusync__unlock(q->target.device);
+    }
     if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
         return NULL;
     if (buffers > GPUSYNC__FEW && (many = (void **)GPUSYNC_MALLOC(buffers * sizeof(void *))) == NULL) {
@@ -3042,10 +3047,14 @@ static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error
     gpusync_error *record = &q->log[q->log_count % q->log_size];
     uint64_t ticket = (uint64_t)error->ticket, dropped = (uint64_t)record->ticket;
     if (q->log_count++ >= q->log_size) {
-        bool told = q->dropped_to <= q->told_to;
-        q->forgotten_to = told ? q->dropped_to : q->forgotten_to;
-        q->dropped_from = told || dropped < q->dropped_from ? dropped : q->dropped_from;
-        q->dropped_to = dropped > q->dropped_to ? dropped : q->dropped_to;
+        if (q->dropped_to <= q->told_to) {
+            q->forgotten_to = q->dropped_to;
+            q->dropped_from = dropped;
+        }
+        if (dropped < q->dropped_from)
+            q->dropped_from = dropped;
+        if (dropped > q->dropped_to)
+            q->dropped_to = dropped;
     }
     *record = *error;
     GPUSYNC__STORE(&q->untold, true);
@@ -3141,11 +3150,11 @@ static int gpusync__list_waits(gpusync__work *w, gpusync__after *after)
     int outcome = GPUSYNC__WELL;
     for (gpusync__link *link = w->links; link; link = link->next) {
         int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->entry.number, NULL);
-        if (stands == GPUSYNC__NOT_YET && gpusync__is_brought(w, link))
-            stands = GPUSYNC__WELL;
+        if (stands == GPUSYNC__WELL || (stands == GPUSYNC__NOT_YET && gpusync__is_brought(w, link)))
+            continue;
         if (stands == GPUSYNC__NOT_YET)
             gpusync__list(link->target, &link->entry, after);
-        if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
+        if (outcome != GPUSYNC__NOT_YET)
             outcome = stands;
     }
     return outcome;
@@ -3980,15 +3989,6 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     gpusync__work_unref(w);
 }
 
-/* Frees the work that is to be freed. Last of all: the end of an object of the program's may call gpusync. */
-static void gpusync__drop_dead(gpusync__after *after)
-{
-    for (gpusync__work *w; (w = after->dead) != NULL;) {
-        after->dead = w->next_dead;
-        gpusync__work_free(w);
-    }
-}
-
 /* Does what stands in `after`, but for `dead`, and what that adds. */
 static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
 {
@@ -4035,7 +4035,10 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
     if (after->more) {
         gpusync__work_off(dev, after);
         gpusync__device_unref(dev);
-        gpusync__drop_dead(after);
+        for (gpusync__work *w; (w = after->dead) != NULL;) { /* last: the end of an object may call gpusync */
+            after->dead = w->next_dead;
+            gpusync__work_free(w);
+        }
     }
 }
 
@@ -4070,7 +4073,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
         after->failed = dev->log ? w : NULL;
         after->more = true;
     }
-    if (gpusync__is_loss(told.failure))
+    if (told.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || told.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
         gpusync__lose(dev, told.failure, now, after);
     gpusync__unlock(dev);
     if (!noted)
@@ -4246,27 +4249,26 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
    over only UNORDERED work can be over: it may have been sent before. */
 static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
 {
-    bool runs = false, alone = false, others = true;
+    bool runs = false, only_unordered = false, unordered_left = true, failed;
     gpusync__work *last = NULL; /* with a reference */
-    bool failed;
-    for (uint64_t at = 0; others || !alone;) {
+    for (uint64_t behind = 0; unordered_left || !only_unordered;) {
         gpusync__lock(q->target.device);
-        gpusync__work *w = gpusync__next_sent(q, last, at, ticket, alone);
-        others = q->alone != 0;
+        gpusync__work *w = gpusync__next_sent(q, last, behind, ticket, only_unordered);
+        unordered_left = q->alone != 0;
         gpusync__unlock(q->target.device);
         if (last)
             gpusync__work_unref(last);
         last = NULL;
         if (!w)
             break;
-        at = w->ticket;
+        behind = w->ticket;
         if (gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
-            continue;
+        } else {
+            runs = true;
+            only_unordered |= !w->unordered;
+            last = w;
         }
-        runs = true;
-        alone |= !w->unordered;
-        last = w;
     }
     if (last)
         gpusync__work_unref(last);
@@ -5434,7 +5436,7 @@ GPUSYNC__APART gpusync_result gpusync__check_descriptor(const gpusync_queue *q, 
 static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_command_buffer_desc *desc,
                                              uint64_t timeout_ns, void **out)
 {
-    gpusync__work *w = gpusync__work_new(q, 1);
+    gpusync__work *w = gpusync__work_new(q, NULL, 1);
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     gpusync_result result = gpusync__take_place(w, timeout_ns);
@@ -5526,14 +5528,15 @@ static inline gpusync_result gpusync__check_foreign(gpusync_queue *q, void *buff
     return ours ? GPUSYNC_OK : GPUSYNC_ERROR_WRONG_QUEUE;
 }
 
-/* New work for a command buffer that was made elsewhere. NULL: *result tells why not. The caller counts its room: Metal
-   has counted the buffer already. */
-static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync_result *result)
+/* New work for a command buffer that was made elsewhere, in this memory if it is not NULL. NULL: *result tells why not.
+   The caller counts its room: Metal has counted the buffer already. */
+static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync__work *memory, gpusync_result *result)
 {
-    *result = gpusync__check_foreign(q, buffer);
-    gpusync__work *w = *result == GPUSYNC_OK ? gpusync__work_new(q, 1) : NULL;
-    if (!w) {
-        *result = *result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : *result;
+    gpusync__work *w = gpusync__work_new(q, memory, 1);
+    *result = w ? gpusync__check_foreign(q, buffer) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (*result != GPUSYNC_OK) {
+        if (w)
+            gpusync__work_unref(w);
         return NULL;
     }
     w->buffers[0] = gpusync__retain(buffer);
@@ -5745,9 +5748,10 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     if (!w && gpusync__is_held(q, buffer)) {
         result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     } else if (!w) {
+        gpusync__work *memory = gpusync__reuse(q);
         gpusync__unlock(dev);
         gpusync__mutex_unlock(&q->order); /* the program's allocator is called without a lock */
-        w = foreign = gpusync__foreign(q, buffer, &result);
+        w = foreign = gpusync__foreign(q, buffer, memory, &result);
         now = now ? now : gpusync_now_ns();
         gpusync__mutex_lock(&q->order);
         gpusync__lock(dev);
@@ -5822,7 +5826,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
         result = GPUSYNC_ERROR_NOT_COMMITTED;
     if (result == GPUSYNC_OK)
         result = gpusync__refuses(queue, true);
-    gpusync__work *w = result == GPUSYNC_OK ? gpusync__work_new(queue, 2) : NULL;
+    gpusync__work *w = result == GPUSYNC_OK ? gpusync__work_new(queue, NULL, 2) : NULL;
     if (!w)
         return result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
     w->marker = w->unordered = true;
@@ -5932,7 +5936,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
 /* Opens work for a command buffer that was made elsewhere. NULL: *result tells why not. */
 static gpusync__work *gpusync__open_foreign(gpusync_queue *q, void *buffer, gpusync_result *result)
 {
-    gpusync__work *w = gpusync__foreign(q, buffer, result);
+    gpusync__work *w = gpusync__foreign(q, buffer, NULL, result);
     if (!w)
         return NULL;
     void *pool = gpusync__pool_push();
@@ -6091,7 +6095,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
         s->flags & ~flags)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__callback *c = s->on_complete ? (gpusync__callback *)gpusync__zeroed(sizeof *c) : NULL;
-    gpusync__work *w = gpusync__work_new(queue, s->command_buffer_count + 2);
+    gpusync__work *w = gpusync__work_new(queue, NULL, s->command_buffer_count + 2);
     gpusync_result result = w && (c || !s->on_complete) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (c) {
         c->fn = s->on_complete;
@@ -6466,11 +6470,12 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     gpusync__sleeper_init(&s, dev, NULL, 0);
     gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
     gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
+    gpusync__outlast(dev, &s, &gpusync__orphans, 0, gpusync_now_ns() + GPUSYNC__IDLE_NS / 10);
     gpusync__sleeper_end(&s, dev);
-    if ((GPUSYNC__LOAD_SEQ(&dev->refs) > 1 || GPUSYNC__LOAD_SEQ(&dev->listens)) && dev->log)
-        gpusync__log(
-            dev, GPUSYNC_LOG_WARNING,
-            "the device is destroyed, but Metal still has blocks of gpusync: never unload the code that has gpusync");
+    if ((GPUSYNC__LOAD_SEQ(&dev->refs) > 1 || GPUSYNC__LOAD_SEQ(&gpusync__orphans)) && dev->log)
+        gpusync__log(dev, GPUSYNC_LOG_WARNING,
+                     "the device is destroyed, but Metal still has blocks of gpusync, or a call or the callback queue "
+                     "is still in it: never unload its code");
     gpusync__device_unref(dev);
     return GPUSYNC_OK;
 }
@@ -6886,7 +6891,8 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
         w->state >= GPUSYNC__ENDED ? w->running != 0 : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
     const gpusync__work *early = q->first; /* it stays until its handlers have come */
     if (silent)
-        gpusync__write(out, "; Metal has not called gpusync's handler: one of the program's may still run");
+        gpusync__write(out, "; gpusync's handler has not returned, or not begun: one of the program's, or its log, "
+                            "notify or unpark, may still run");
     else if (w->state == GPUSYNC__SENT && early->state >= GPUSYNC__ENDED && early->running)
         gpusync__write(out, "; its status may wait for the handlers of ticket %" PRIu64, early->ticket);
     if (front && front != w)
@@ -6949,10 +6955,14 @@ static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
 static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool open)
 {
     gpusync_device *dev = q->target.device;
+    gpusync__work *last = NULL;
     char label[64];
     for (uint64_t number = 0;;) {
         gpusync__lock(dev);
-        gpusync__work *w = open ? q->open.next->work : q->first;
+        /* The search goes on from the last one, if that is listed yet. */
+        bool listed =
+            last && (open ? last->state == GPUSYNC__OPEN && last->place.next : last->state < GPUSYNC__PUBLISHED);
+        gpusync__work *w = listed ? last : open ? q->open.next->work : q->first;
         while (w && w->place.number <= number)
             w = open ? w->place.next->work : w->next;
         if (w) {
@@ -6960,6 +6970,8 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
             GPUSYNC__ADD(&w->refs, 1);
         }
         gpusync__unlock(dev);
+        if (last)
+            gpusync__work_unref(last);
         if (!w)
             return;
         unsigned long status = gpusync__ask_metal(w, label);
@@ -6967,7 +6979,7 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
         if (!open || w->place.next)
             gpusync__write_work(out, w, label, status);
         gpusync__unlock(dev);
-        gpusync__work_unref(w);
+        last = w;
     }
 }
 
@@ -7000,8 +7012,14 @@ static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline
     gpusync__write(out, ": value %" PRIu64, value);
     if (t->target.alert & GPUSYNC__FAILED)
         gpusync__write(out, ", has failed: %s", t->error.message);
-    else if (shows > value + t->base)
-        gpusync__write(out, ", its event shows %" PRIu64 ", but Metal has not told gpusync so", shows - t->base);
+    else if (shows > value + t->base) {
+        const gpusync__entry *own = gpusync__lowest_sent(t);
+        gpusync__write(out, ", its event shows %" PRIu64, shows - t->base);
+        if (own && own->number <= shows - t->base)
+            gpusync__write(out, ", which counts when the work that signals value %" PRIu64 " has ended", own->number);
+        else
+            gpusync__write(out, ", but Metal has not told gpusync so");
+    }
 }
 
 /* A queue, timeline or warm-up, the calls that wait for it, and its work. */

@@ -298,6 +298,7 @@ on_stage_with(test_R15_what_is_missing_or_malformed_is_skipped, asking)
         {"objects of another class", {.alien_encoder_info = true}, NULL, ""},
         {"objects without a label", {.bare_encoder_info = true}, NULL, ""},
         {"no error below", {.bare_errors = true}, NULL, "lights"},
+        {"an NSNull below", {.alien_error_below = true}, NULL, "lights"},
         {"as of other drivers", {.ioaccel_errors = true}, NULL, "lights"},
         {"as of older systems", {.ioaf_errors = true}, NULL, "lights"},
         {"objects without a state", {.late_times = true}, "errorState", ""}, /* the last: it stays hidden */

@@ -118,6 +118,9 @@ on_stage_with(test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone,
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     assert_noted(&ended, GPUSYNC_ERROR_DESTROYED);
     metal_release(event);
+    assert_ok(gpusync_device_destroy(s->device)); /* Metal has no block any more */
+    s->device = NULL;
+    assert_false(log_has(GPUSYNC_LOG_WARNING, "Metal still has blocks"));
 }
 
 /* Two callbacks whose values are armed in one, and told in the order of their values. */

@@ -275,7 +275,7 @@ HANG(test_S9_a_handler_that_has_not_come)
     job_wait(&j, s->q[0], ticket, SECONDS(60));
     await_parked(1);
     assert_hang(s, "a handler that has not come",
-                LINES("    ticket 1 'lost': ended for 5.0 ms; Metal has not called gpusync's handler: one of the program's may still run",
+                LINES("    ticket 1 'lost': ended for 5.0 ms; gpusync's handler has not returned, or not begun* still run",
                       "    a wait for*handlers*ticket 1 of queue 'first'; begun 5.0 ms ago, with 59995.0 ms left"),
                 LINES("1 of 1 tickets are done"));
     end_hang(s);
@@ -292,7 +292,7 @@ HANG(test_S9_work_behind_a_handler_that_has_not_come)
     softmetal_complete(buffer);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_hang(s, "work behind a handler that has not come",
-                LINES("    ticket 1 'first': ended for 5.0 ms; Metal has not called gpusync's handler*",
+                LINES("    ticket 1 'first': ended for 5.0 ms; gpusync's handler has not returned, or not begun*",
                       "    ticket 2 'behind': * for 5.0 ms; its status may wait for the handlers of ticket 1"),
                 NONE);
     end_hang(s);
@@ -307,7 +307,7 @@ HANG(test_S9_an_end_that_nobody_has_seen)
     commit(s->q[1], named_buffer(s->q[1], "runs"));
     softmetal_schedule(softmetal_last_buffer(s->metal[1]));
     assert_hang(s, "an end that nobody has seen",
-                LINES("    ticket 1 'ended': with Metal (over) for 5.0 ms; Metal has not called gpusync's handler*",
+                LINES("    ticket 1 'ended': with Metal (over) for 5.0 ms; gpusync's handler has not returned, or not begun*",
                       "    ticket 1 'runs': with Metal (scheduled) for 5.0 ms"),
                 NONE);
 }
@@ -404,6 +404,21 @@ HANG(test_S9_a_listener_that_does_not_hear)
                 LINES("timeline 'imported': value 0, its event shows 7, but Metal has not told gpusync so"));
     set_quirks(.deaf_to_everything = false);
     assert_int_equal(value_of(s->t[1]), 7);
+    finish_all(s);
+    metal_release(event);
+}
+
+/* ... while a signal of sent work holds up what the event shows, Metal has told all. */
+HANG(test_S9_a_value_of_other_code_above_an_own_signal)
+{
+    void *event = import_event(s), *buffer = named_buffer(s->q[0], "runs");
+    encode_signal(s->q[0], buffer, at(s->t[1], 20));
+    commit(s->q[0], buffer);
+    metal_event_signal(event, 30);
+    assert_hang(s, "a value of other code above an own signal",
+                LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 20 of timeline 'imported'"),
+                LINES("timeline 'imported': value 0, its event shows 30, which counts when the work that signals value 20 "
+                      "has ended"));
     finish_all(s);
     metal_release(event);
 }
@@ -1388,7 +1403,7 @@ HANG(test_S9_an_age_is_that_of_the_state)
     softmetal_complete(buffer);
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
     pass(MS(32));
-    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': ended for 32.0 ms; Metal has not called"));
+    assert_non_null(strstr(read_report(s->device), "ticket 1 'b': ended for 32.0 ms; gpusync's handler has not returned"));
     softmetal_finish(buffer);
     assert_null(strstr(read_report(s->device), "ticket 1"));
 }

@@ -908,6 +908,7 @@ static bool ends_the_process(unsigned what, bool with)
     X(bare_errors, MANUAL, , hang_says(s, "Caused GPU Hang Error"))                                                    \
     X(ioaccel_errors, MANUAL, , hang_says(s, HANG_OF_IOACCEL)) \
     X(ioaf_errors, MANUAL, , hang_says(s, "Caused GPU Hang Error (IOAF code 3)"))                                      \
+    X(alien_error_below, MANUAL, , below(failed_in(s, SOFTMETAL_HANG, NULL)) == ns_null())                             \
     X(no_encoder_info, MANUAL, , !info(s))                                                                             \
     X(null_encoder_info, MANUAL, , info(s) == ns_null())                                                               \
     X(empty_encoder_info, MANUAL, , metal_number(info(s), "count") == 0)                                               \

@@ -217,6 +217,16 @@ static void row_poll(int held)
     must(result == GPUSYNC_NOT_READY, "the work runs");
 }
 
+static void row_report(int how)
+{
+    char text[64];
+    for (size_t i = 0; i < n; i++) tickets[i] = submit(queue, timeline, how, NULL, 0);
+    COUNT;
+    size_t length = gpusync_device_report(device, text, sizeof text);
+    counted();
+    must(length > 20 * n, "a line for each ticket");
+}
+
 static const struct {
     const char *name;
     void (*run)(int how);
@@ -225,7 +235,7 @@ static const struct {
     {"callbacks", row_callbacks, 0}, {"callbacks_falling", row_callbacks, 1}, {"waits", row_waits, 0},
     {"queues", row_queues, 0},       {"chain", row_chain, 0},                 {"commits", row_commits, 0},
     {"held", row_held, 0},           {"cancel", row_cancel, 0},               {"abandon", row_abandon, 0},
-    {"poll", row_poll, 0},           {"poll_held", row_poll, 1},
+    {"poll", row_poll, 0},           {"poll_held", row_poll, 1},              {"report", row_report, 0},
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 

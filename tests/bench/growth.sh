@@ -25,6 +25,7 @@ cancel            1.5 100,400,1000 cancel_held with n works
 abandon           1.5 100,400,1000 abandon with n works, half of them held
 poll              1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones that run
 poll_held         1.5 100,400,1000 one poll of a ticket behind n UNORDERED ones that are held
+report            1.5 100,400,1000 a report of n tickets that run
 END
 }
 

@@ -78,6 +78,7 @@ typedef struct softmetal_quirks {
     bool bare_errors;           /* an error has no number of the driver's: not in its text, and no error below it  */
     bool ioaccel_errors;        /* as of Intel's and AMD's drivers: "(00000005:kIOAccel...)", and no error below   */
     bool ioaf_errors;           /* as of older systems: "(IOAF code 5)", in decimal, and no error below            */
+    bool alien_error_below;     /* an NSNull stands where the error below would be                                 */
     bool no_encoder_info;       /* a buffer's error has no MTLCommandBufferEncoderInfoErrorKey, though the program
                                    asked for it: softmetal_set_encoder_states                                      */
     bool null_encoder_info;     /* an NSNull is under that key, in place of the array                              */

@@ -46,8 +46,9 @@ static id new_encoder_info(NSArray *encoders)
     NSMutableDictionary *info = [[NSMutableDictionary alloc] init];
     if (text) [info setObject:text forKey:NSLocalizedDescriptionKey];
     if (underlying) {
-        [info setObject:underlying forKey:NSUnderlyingErrorKey];
-        [info setObject:underlying forKey:@"NSUnderlyingError"];
+        id below = SM_QUIRK(alien_error_below) ? [NSNull null] : underlying;
+        [info setObject:below forKey:NSUnderlyingErrorKey];
+        [info setObject:below forKey:@"NSUnderlyingError"];
     }
     if (wraps) {
         NSArray *all = [[NSArray alloc] initWithObjects:&underlying count:1];
