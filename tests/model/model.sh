@@ -195,7 +195,7 @@ row missed -DSEQ
 set='GPUSYNC__STORE_SEQ\(&q->missed, true\);'
 fault "missed is set with release" "s/$set/GPUSYNC__STORE(&q->missed, true);/"
 fault "enter loads missed with acquire" 's/(bool missed = )GPUSYNC__LOAD_SEQ/$1GPUSYNC__LOAD/'
-fault "enter reads missed before the unlock" "$(delay gpusync__enter 'gpusync__mutex_unlock\(&q->order\);' \
+fault "enter reads missed before the unlock" "$(delay gpusync__enter 'gpusync__mutex_unlock\(&q->order\);(?=\n    bool)' \
     'bool missed = [^;]*;')"
 fault "missed is set when the try has failed" "s/$set/if (!gpusync__mutex_try_lock(&q->order)) { $&
     return; } gpusync__mutex_unlock(&q->order); $&/"
