@@ -93,11 +93,11 @@
      3. The work of a queue goes to Metal, ends and calls back in the order of its tickets. UNORDERED work does not:
         held, it waits for no other work of its queue and delays none, and it ends on its own. Once Metal has work,
         Metal's order of the queue applies.
-     4. A ticket ends once, with one result. OK means that the work succeeded, and the points that it was given to wait
-        for; earlier tickets of its queue do not count. Every other result is on record (gpusync_queue_next_error)
-        before a call returns it, except where it describes the call alone: TIMEOUT, NOT_READY, ERROR_WOULD_DEADLOCK,
-        and, while the ticket has not ended, ERROR_DESTROYED and ERROR_DEVICE_LOST. ERROR_RESULT_UNKNOWN says that
-        newer failures have pushed the result off the record.
+     4. A ticket ends once, with one result. OK means that the work succeeded, and so did each point that it was given
+        to wait for; earlier tickets of its queue do not count. Every other result is on record
+        (gpusync_queue_next_error) before a call returns it, except where it describes the call alone: TIMEOUT,
+        NOT_READY, ERROR_WOULD_DEADLOCK, and, while the ticket has not ended, ERROR_DESTROYED and ERROR_DEVICE_LOST.
+        ERROR_RESULT_UNKNOWN says that newer failures have pushed the result off the record.
      5. Only calls with a timeout_ns, destroy, abandon and set_trace wait; abandon does not wait for the GPU. (Metal
         itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
      6. The GPU never waits for the host, except to learn that a value will not come. gpusync holds work until each
@@ -276,7 +276,7 @@ extern "C" {
 
      GPUSYNC_OPT     may be NULL. A NULL desc or NULL options mean defaults, as does zero in their fields.
      out             gets the object with OK, else NULL.
-     ticket          may be NULL. Gets the ticket with OK, and is not written otherwise: it may hold an older one.
+     ticket          may be NULL. Gets the ticket with OK, else keeps its value: a wait for 0 or an older one returns.
      timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
      void *          a Metal object. Only what a desc names is checked for its kind.
      destroy         and abandon of NULL: OK, nothing to do, wherever it is called.
@@ -303,7 +303,7 @@ extern "C" {
     X(ERROR_NOT_COMMITTED, -10, "the command buffer is not committed yet") /* of gpusync_commit_marker */          \
     X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such uncommitted command buffer")                             \
     X(ERROR_EXECUTION, -12,                                                                                        \
-      "the work, or what it needs, has failed; gpusync_queue_next_error or gpusync_error.message tells why")       \
+      "the work, or what it needs, has failed; the gpusync_error of a wait, or gpusync_queue_next_error, says why")\
     X(ERROR_RESULT_UNKNOWN, -13,                                                                                   \
       "the work ended, but how is no longer on record: ask sooner, or raise error_log_count")                      \
     X(ERROR_CANCELLED, -14, "the work was cancelled, and never ran")                                               \
@@ -589,7 +589,7 @@ typedef struct gpusync_wait_options {
         the ticket and of ordered work before it (of a marker not those of what it stands behind). Work that never ran
         has none; for a handler that Metal never calls, and keeps, the wait ends at its limit, with TIMEOUT. Never make
         such a wait in a completed handler. Assumed: Metal runs handlers in the order of their addition; gpusync adds
-        its own, which notes GPU times, last. So after such a wait gpusync_poll has them. */
+        its own, which notes GPU times, last. So after such a wait gpusync_poll has the times. */
     bool handlers;
 } gpusync_wait_options;
 
@@ -917,8 +917,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
     value as reached when the whole buffer has succeeded. Until the commit nothing is promised: other work may signal
     the value first, and the commit is refused then.
     command_buffer  As gpusync_encode_wait.
-    Returns  as gpusync_encode_wait. The result of the failure if the timeline has failed. ERROR_NOT_RISING: not above
-             what was sent, what this buffer signals already, and what it waits for; or above GPUSYNC_MAX_VALUE.
+    Returns  as gpusync_encode_wait. The failure of the timeline (gpusync_timeline_wait says why). ERROR_NOT_RISING: not
+             above what was sent, what this buffer signals already, and what it waits for; or above GPUSYNC_MAX_VALUE.
              ERROR_INVALID_ARGUMENT also: a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
