@@ -67,21 +67,21 @@
    Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
                made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
    Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): the work waits on the host for a
-               point, for held work in front of it, or for the order of values.
+               point, for held work before it, or for the order of values.
    Sent        Metal has the work.
    Ended       Its result is known, and on record if it is a failure.
    Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with all.
                Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
                GPU may go on with it.
    In flight   Has a ticket, and is not done.
-   Unordered   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
+   UNORDERED   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
    Timeline    A number that only rises, raised by work or by the host. Its values are what work waits for and signals.
    Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
                reached, or the timeline fails.
    Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
                at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
-               always 400 ms, polls and shorter waits once in 50 ms. So a completed handler that Metal loses costs one
-               such pause, and nothing else.
+               always 400 ms; polls and waits that time out, at most once in 50 ms all together. So a completed handler
+               that Metal loses costs such a pause, and the GPU times (on Metal 4 the ticket's end, too).
 
    >>contract ----------------------------------------------------------------------------------------------------------
 
@@ -96,22 +96,23 @@
      4. A ticket ends once, with one result. OK means that the work succeeded, and so did each point that it was given
         to wait for; earlier tickets of its queue do not count. Every other result is on record
         (gpusync_queue_next_error) before a call returns it, except where it describes the call alone: TIMEOUT,
-        NOT_READY, ERROR_WOULD_DEADLOCK, and, while the ticket has not ended, ERROR_DESTROYED and ERROR_DEVICE_LOST.
-        ERROR_RESULT_UNKNOWN says that newer failures have pushed the result off the record.
+        NOT_READY, errors of arguments and memory, ERROR_WOULD_DEADLOCK, and, while the ticket has not ended,
+        ERROR_DESTROYED and ERROR_DEVICE_LOST. ERROR_RESULT_UNKNOWN: newer failures have pushed the result off the
+        record, or, of an old ticket, may have.
      5. Only calls with a timeout_ns, destroy, abandon and set_trace wait; abandon does not wait for the GPU. (Metal
         itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
      6. The GPU never waits for the host, except to learn that a value will not come. gpusync holds work until each
         ticket that it waits for has ended, and each value is reached, or Metal has the work that signals it. Values
         from other code, where the timeline says so, are the exception.
      7. A timeline only rises. Its signals go to Metal in rising order. A signal that is not above what has been sent is
-        refused; held work with such a signal fails, and its timelines do not. A value is reached when its work has
+        refused; held work with such a signal fails, and that timeline does not. A value is reached when its work has
         succeeded, and stays reached.
      8. Work that fails fails the timelines that it was to signal. What waits for them, or for its ticket, fails, and
         never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had the work
         and its end is unknown (abandoned, or on a lost device).
      9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
-        what it is to signal, every ticket that has not ended and what it waits for, every call that waits.
-    10. gpusync calls the program (hooks, callbacks, log, trace) without a lock of its own, and never again after
+        what it is to signal, every ticket that has not ended and what it waits for, every call that sleeps.
+    10. gpusync calls the program (hooks, callbacks, log, notify, trace) with no lock of its own, and never again after
         gpusync_device_destroy has returned OK, unless Metal still has a block of gpusync then (the log says so).
 
    >>options -----------------------------------------------------------------------------------------------------------
@@ -137,24 +138,24 @@
    several at once. A command buffer is encoded and committed on one thread at a time (Metal's rule).
 
    Destroy and abandon. One thread destroys an object, and gets OK once. Calls that wait for a queue or timeline, in
-   yield or park (the report lists them), end with ERROR_DESTROYED while it is destroyed. No other call on it may be in
-   progress, or begin, except in its own callbacks (not `destroyed`): the program ensures this, as with free(), also for
-   the calls that destroy later. (A second destroy may return ERROR_DESTROYED, which helps to find such faults; do not
-   rely on it.) In those callbacks questions are answered, and what would change the object returns ERROR_DESTROYED (a
-   discard: ERROR_UNKNOWN_BUFFER). A commit, a submission or a signal may not have returned yet when another thread that
-   waited for its end or value destroys: the call keeps what it uses. Destroy waits for a callback of its own object
-   that runs: while you call destroy, hold no lock that a callback acquires.
+   yield or park (the report lists the latter), end with ERROR_DESTROYED while it is destroyed. No other call on it may
+   be in progress, or begin, except in its own callbacks (not `destroyed`): the program ensures this, as with free(),
+   also for the calls that destroy later. (A second destroy may return ERROR_DESTROYED, which helps to find such faults;
+   do not rely on it.) In those callbacks questions are answered, and what would change the object returns
+   ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). A thread that has waited for the end or value of a commit,
+   submission or signal may destroy before that call has returned: the call keeps what it uses. Destroy waits for a
+   callback of its own object that runs: while you call destroy, hold no lock that a callback acquires.
 
-   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
+   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon, set_trace and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there, as does a wait that cannot return at once.
    gpusync does not detect objects of another device: in a callback never wait for them, destroy them, or run their
    callbacks. A callback may not change fibers: gpusync knows it by its thread, and has an autorelease pool around it.
 
-   Hooks and log. yield, park, unpark, log and notify may call nothing that waits, runs callbacks, or blocks in a
-   destroy. Every call that is not inline may call unpark for other threads, log, and notify: in such a call hold no
-   lock that they acquire. log and notify may run on several threads at once, and must return soon. A log line about an
-   object may come after its destroy has returned. gpusync has no autorelease pool or thread-local value in use while
-   yield or park runs: a fiber may resume on another thread.
+   Hooks and log. yield, park, unpark, log and notify may call nothing that waits or runs callbacks, and no destroy but
+   a _later. Every call that is not inline may call unpark for other threads, log, notify, and trace: in such a call
+   hold no lock that they acquire. log and notify may run on several threads at once, and must return soon. A log line
+   about an object may come after its destroy has returned. gpusync has no autorelease pool or thread-local value in use
+   while yield or park runs: a fiber may resume on another thread.
 
    Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No function that it
    calls may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
@@ -164,11 +165,11 @@
 
    Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
    never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
-   Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are read only during the
+   Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are not read after the
    call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
-   buffer from when it is open, or committed, until its work has ended and its handler has run; of work that never ran,
-   until all tickets before it have ended and its values of order_only timelines are raised, too. A queue keeps the
-   memory of up to 64 tickets for later ones, that of a refused call, too, until it goes.
+   buffer from when it is open, or committed, until its ticket and all tickets before it have ended, its handlers have
+   run, and no value that it was to signal is still to come. A queue keeps the memory of up to 64 ended or refused
+   tickets for later ones, until the queue goes.
 
    >>caveats -----------------------------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@
 #endif
 
 /* Marks for Clang's warnings and for Swift. GPUSYNC_OPT marks a pointer that may be NULL, no other may: the
-   declarations are an assume_nonnull region, which infers every pointer except the outer one of two (GPUSYNC_REQ).
+   declarations are an assume_nonnull region, where each pointer is non-null but the outer one of two (GPUSYNC_REQ).
    Later versions may add values to an open enum (results, reasons, events, flags): a switch needs a default. */
 #ifdef __clang__
 #if __has_feature(nullability) && __has_attribute(enum_extensibility)
@@ -324,7 +325,7 @@ extern "C" {
 /** What a call returns. Zero: success. Positive: not an error, the answer is "not yet". Negative: an error.
     EXECUTION, CANCELLED, NOT_RISING, DESTROYED, DEVICE_LOST and RESULT_UNKNOWN may be how work ended, and so may a
     result that the program gave to gpusync_timeline_fail; all others are about the call. No result has to be compared
-    to know whether memory may be used again: gpusync_is_done decides. Open: Metal gets new reasons. */
+    to know whether memory may be used again: gpusync_is_done decides. An open enum: Metal gets new reasons. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
 #define GPUSYNC__RESULT(name, value, text) GPUSYNC_##name = value,
     GPUSYNC_RESULTS(GPUSYNC__RESULT)
@@ -341,7 +342,7 @@ typedef struct gpusync_warmup gpusync_warmup;     /**< Pipelines that are compil
 typedef struct gpusync_hooks gpusync_hooks;       /**< How a wait sleeps: >>rare. */
 typedef struct gpusync_spin gpusync_spin;         /**< How long a wait spins: >>rare. */
 
-/** The number of a piece of work on its queue: 1, 2, 3, ... Each queue has its own: with several keep points. */
+/** The number of a piece of work on its queue: 1, 2, 3, ... Each queue has its own: for several keep gpusync_points. */
 typedef int64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET INT64_C(0) /**< No work: done, as every ticket below is, such as `ticket - 2` of ticket 1. */
 #define GPUSYNC_EVERYTHING INT64_MAX /**< All work committed to the queue up to the call. */
@@ -370,7 +371,7 @@ typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
 /** Options of a device. */
 typedef struct gpusync_device_desc {
     void *GPUSYNC_OPT metal_device; /**< An MTLDevice; NULL: the system's default, else the first of the list. */
-    const gpusync_hooks *GPUSYNC_OPT hooks; /**< NULL: threads. */
+    const gpusync_hooks *GPUSYNC_OPT hooks; /**< NULL: a wait blocks its thread. */
     const gpusync_spin *GPUSYNC_OPT spin;   /**< NULL: each wait decides by what its queue has done. */
     gpusync_log_fn GPUSYNC_OPT log;         /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;             /**< Passed to log. */
@@ -383,7 +384,7 @@ typedef struct gpusync_device_desc {
 } gpusync_device_desc;
 
 /** Make the gpusync_device of an MTLDevice, one for each (not checked): two of one cannot share points.
-    Returns  OK; ERROR_NO_DEVICE; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark
+    Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark
              or unpark without park, an unknown callback_mode, a metal_device that is not one.
     Threads any   Blocks no   Owns retains the Metal device */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
@@ -398,8 +399,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
     Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
            calls have left the device, what gpusync has put on the callback queue has run (never call this on that
            queue), and Metal has dropped the blocks of gpusync's handlers, which it does after each handler (assumed);
-           and 100 ms at most until it has dropped those of listeners. If one is left, the log says so: the code of
-           gpusync must stay loaded, and such a call may still log or notify, or be in yield or park. */
+           and 100 ms at most until it has dropped those of listeners. If any of this has not happened, the log says so:
+           the code of gpusync must stay loaded, and a call still in it may log or notify, or be in yield or park. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 /** Options of a queue. */
@@ -409,8 +410,8 @@ typedef struct gpusync_queue_desc {
     const char *GPUSYNC_OPT label;
     /** Room: command buffers that may be open, held or sent at a time; a ticket counts as one at least. On a
         metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits and
-        one for its signals. 0: 63. Metal does not report the count of a queue that the program made (64 by default):
-        pass one less than yours. */
+        one for its signals. 0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program
+        made (64 by default): pass one less than yours. */
     uint32_t max_command_buffer_count;
     uint32_t error_log_count;             /**< Failures on record for gpusync_queue_next_error; 0: 64. */
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
@@ -433,7 +434,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device
     GPUSYNC__VERSIONED("gpusync_queue_create");
 
 /** Wait until the GPU is finished with all that the queue has sent, then destroy the queue. Held work never runs.
-    Held work ends with ERROR_CANCELLED; open command buffers are discarded, as by gpusync_command_buffer_discard. Calls
+    It ends with ERROR_CANCELLED; open command buffers are discarded, as by gpusync_command_buffer_discard. Calls
     of other threads that wait for tickets which have not ended return ERROR_DESTROYED. Callbacks of the queue that have
     not run yet run in this call, on its thread. It runs no callback of another object: if the queue's work cannot end
     before one of those has run, destroy does not return. With CALLBACKS_MANUAL call gpusync_device_run_callbacks first.
@@ -456,36 +457,36 @@ typedef struct gpusync_command_buffer_desc {
 
 /** Make a command buffer of this queue. It is open until its commit or discard.
     While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room; those that sleep are
-    served in the order in which they came. Room comes back when work ends, when memory of work that never ran goes (see
-    >>ownership), and with a discard. Metal also counts command buffers that gpusync does not know, those that a look
-    found ended whose handlers have not returned, and those that the program still references after a discard, or that
-    never ran: if these fill the queue, the call blocks in Metal, whatever its limit.
+    served in the order in which they came. Room comes back when work ends, of work that never ran when its buffer is
+    released (see >>ownership), and with a discard. Metal also counts command buffers that gpusync does not know, those
+    that a look found ended whose handlers have not returned, and discarded or never run ones that the program still
+    references: if these fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
              without room, even if the timeout is 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, and for a second Metal has
              had no work of any queue of the device, so that only the program can make room. ERROR_UNSUPPORTED also:
-             this Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or stands beside
+             this Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or comes with
              unretained_references.
-    Threads any   Blocks up to timeout_ns, in the park hook   Owns gpusync keeps *out until its commit or discard */
+    Threads any   Blocks up to timeout_ns, in the yield and park hooks   Owns *out is borrowed: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     gpusync_queue *queue, const gpusync_command_buffer_desc *GPUSYNC_OPT desc, uint64_t timeout_ns,
     void *GPUSYNC_OPT *GPUSYNC_REQ out) GPUSYNC__VERSIONED("gpusync_command_buffer_create");
 
 /** Give an open command buffer back: it will never be committed. Use it when a frame is dropped.
-    The buffer signals nothing, and withdraws nothing either: a value that it was to signal may be signalled by other
+    The buffer signals nothing, and fails no timeline either: a value that it was to signal may be signalled by other
     work. While a failure sticks on the queue, the timelines that the buffer was to signal fail with that failure (one
     that is order_only gets the value, as if the buffer had been held and never run). Never discard a buffer that the
     program has enqueued: its Metal queue would wait for it.
     Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more, as in a destroy.
-    Threads any   Blocks no   Owns releases the buffer; that of an order_only signal when the value is reached */
+    Threads any   Blocks no   Owns releases the buffer; while a failure sticks, once order_only values are reached */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
     command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer_create or from anywhere else; not a wrapper
                     that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
                     gpusync_commit_marker). One that was made elsewhere needs no room, but counts.
-    Returns  OK: sent; or held, for held work in front of it, a wait in the buffer, or the order of its signals; or, if
+    Returns  OK: sent; or held, for held work before it, a wait in the buffer, or the order of its signals; or, if
              what it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be
              held. After an error the buffer is as before, open or not: commit it later, or discard it.
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so
@@ -493,10 +494,10 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              again when the queue holds no work and what the buffer waits for has ended; never commit a lower signal of
              the same timeline in between. An enqueued buffer runs even if what it waits for has failed, and its ticket
              fails. ERROR_NOT_RISING: it signals a value that is not above what was sent (no later commit can succeed:
-             discard it); or it waits for that value or a higher one of the same timeline. The failure of a timeline
-             that it is to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure.
+             discard it); or it waits for a value that it is to signal itself, or a higher one. The failure of a
+             timeline that it is to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure.
              ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
-    Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer until its handler ran */
+    Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
@@ -513,8 +514,8 @@ typedef struct gpusync__head {
     or failed. Ask this before memory is used again. One load, no message to Metal.
     ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done (two loads). Does not look:
              in a loop call gpusync_poll now and then, for a handler that Metal has lost.
-    Returns  false for NULL, whatever the ticket; for a ticket that was not issued; and while UNORDERED work or a marker
-             before it has not ended: there gpusync_poll knows sooner. Never true too early. In a callback of an
+    Returns  false for NULL, whatever the ticket; for a ticket that was not issued; and while UNORDERED work before it
+             has not ended: there gpusync_poll knows sooner. Never true too early. In a callback of an
              UNORDERED ticket it may still be false.   Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
@@ -537,7 +538,7 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 }
 
 /** The number of tickets that are not done: 0 means that the queue is idle. Two loads, no message to Metal.
-    Returns  never too few; too many while earlier UNORDERED work has not ended; 0 for NULL.
+    Returns  never too few; too many by what is done after UNORDERED work that has not ended; 0 for NULL.
     Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
@@ -556,9 +557,9 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 }
 
 /** When the GPU ran a ticket, by Metal's GPUStartTime and GPUEndTime: seconds of the host's clock. A marker has
-    the times of its own command buffer, not of what it stands behind. */
+    the times of its own command buffer, not of the work before it. */
 typedef struct gpusync_times {
-    double gpu_start_s; /**< The first start of its command buffers; 0: not known of all of them, or not yet. */
+    double gpu_start_s; /**< The first start of its command buffers; 0: none ran, or a handler has not run. */
     double gpu_end_s;   /**< The last end, likewise. */
 } gpusync_times;
 
@@ -568,10 +569,10 @@ typedef struct gpusync_times {
              until the completed handler has run, for work that never ran, for EVERYTHING, and for a ticket that 256
              newer ones followed.
     Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more; or held work
-             that ended so: gpusync_is_done says which. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
+             that ended so: that is on record. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
              ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its
-             failure, or that of what it waited for, was dropped from the log, or may have been, where 256 newer tickets
-             followed; the failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own
+             failure, or that of what it waited for, was dropped from the record, or, 256 tickets later, may have been;
+             the failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own
              result of gpusync_timeline_fail. With any of these the GPU is finished with this work, whatever earlier
              work does, unless it was given up (abandon, destroy on a lost device). EVERYTHING: OK, or the first failure
              that gpusync_wait would return, which stays to be returned. ERROR_INVALID_TICKET: above what was committed.
@@ -584,9 +585,9 @@ typedef struct gpusync_error gpusync_error;
 /** Options of one wait. */
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Filled where the wait returns an error; else unchanged. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled with an error (several points: TIMEOUT, too); else unchanged. */
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
-        the ticket and of ordered work before it (of a marker not those of what it stands behind). Work that never ran
+        the ticket and of ordered work before it (not those of the work before a marker). Work that never ran
         has none; for a handler that Metal never calls, and keeps, the wait ends at its limit, with TIMEOUT. Never make
         such a wait in a completed handler. Assumed: Metal runs handlers in the order of their addition; gpusync adds
         its own, which notes GPU times, last. So after such a wait gpusync_poll has the times. */
@@ -596,34 +597,34 @@ typedef struct gpusync_wait_options {
 /** Wait until a ticket has ended: an ordered one ends after all ordered work before it, an UNORDERED one alone. A wait
     for what is done costs two loads.
     ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call. The wait returns the first
-             failure, ERROR_CANCELLED too, that no earlier wait for everything has reported, and reports all failures of
-             that work: a later wait returns none of them, a wait that overlaps this one in time does. While a failure
-             sticks, each wait for everything returns it. A TIMEOUT reports nothing. To see every failure use
-    gpusync_queue_next_error. Work that has ended by the deadline counts as ended. A wait that timed out leaves nothing
-    behind and can be repeated.
+             failure, ERROR_CANCELLED too, that does not count as reported by an earlier wait for everything. From then
+             on all failures of that work do: a later wait returns none of them, one that overlaps this in time does.
+             While a failure sticks, each wait for everything returns it. After a TIMEOUT none counts as reported. To
+             see every failure use gpusync_queue_next_error.
+    Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
              ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
              handlers, one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of
-             the device the ticket had not ended. ERROR_WOULD_DEADLOCK: in a callback where the call would have to wait,
-             even if the timeout is 0: use gpusync_poll.
-    Threads any   Blocks up to timeout_ns, in the park hook, with no lock held   Owns nothing */
+             the device the ticket had not ended, or a handler not run. ERROR_WOULD_DEADLOCK: in a callback where the
+             call would have to wait, even if the timeout is 0: use gpusync_poll.
+    Threads any   Blocks up to timeout_ns, in the yield and park hooks, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns,
                                                           const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
     A queue that is being destroyed is skipped. Each queue counts as a wait for its GPUSYNC_EVERYTHING.
-    options  error: the failure of one queue, which gpusync_error.queue_label names. All failures count as reported.
-    Returns  as gpusync_wait, except ERROR_DESTROYED and ERROR_INVALID_TICKET; TIMEOUT: some work did not end, and no
-             failure of this wait counts as reported. ERROR_OUT_OF_MEMORY: more than 16 queues and timelines allocate
-             during the call.
+    options  error: the failure of one queue, which gpusync_error.queue_label names; with TIMEOUT, too.
+    Returns  as gpusync_wait of EVERYTHING, ERROR_DESTROYED only as the end of work. After a TIMEOUT no failure counts
+             as reported, else all do. ERROR_OUT_OF_MEMORY: the call allocates where the device has more than 16 queues,
+             timelines and warm-ups.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** Why a command buffer failed, and what helps: from the driver's error number if gpusync knows it, else from Metal's
-    code (examples/metal-behaves.md). An error of another domain is OTHER, as are gpusync's own, except CANCELLED. Open:
-    Metal gets new failures. */
+    code (examples/metal-behaves.md). An error of another domain is OTHER, as are gpusync's own, except
+    CANCELLED and, of a wait that Metal 4 gave up, GPU_TIMEOUT. An open enum: Metal gets new failures. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then encode it again. */
@@ -667,7 +668,7 @@ struct gpusync_error {
     cursor   The reader's own number. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets the
              cursor after the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
     error    Gets the failure when OK, else is unchanged.
-    A cursor passes every failure on record once, in the order in which they were settled, cancelled work included. A
+    A cursor passes every failure on record once, in the order in which the tickets ended, cancelled ones, too. A
     failure is on record before a poll, a wait or a callback has it.
     Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor,
@@ -677,8 +678,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_next_error(gpusync_qu
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 
 /** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has said so. It stays lost.
-    From then on new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that Metal has goes on,
-    and ends as ever. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
+    From then on new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that Metal has may run,
+    and ends as before. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
     ended, and destroy gives such work up. gpusync_is_done stays the truth. Callbacks of work that never ends come with
     the destroy of its queue. Only a new process has been seen to work again after ACCESS_REVOKED.
     Does not look.
