@@ -290,7 +290,7 @@ extern "C" {
 #define GPUSYNC_RESULTS(X)                                                                                         \
     X(OK, 0, "success") /* of a wait or poll: the work succeeded */                                                \
     X(TIMEOUT, 1, "the time limit passed first; nothing was cancelled")                                            \
-    X(NOT_READY, 2, "not yet, or no more of them")                                                                 \
+    X(NOT_READY, 2, "not yet, or none left")                                                                       \
     X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL, invalid, or not allowed here: see the call in gpusync.h")  \
     X(ERROR_UNSUPPORTED, -2,                                                                                       \
       "this queue or this Metal cannot do it, or Metal is unavailable (no Mac? see softmetal in README)")          \
@@ -302,18 +302,18 @@ extern "C" {
     X(ERROR_ALREADY_COMMITTED, -8,                                                                                 \
       "the command buffer is committed or held already; after commits of other code use gpusync_commit_marker")    \
     X(ERROR_NOT_COMMITTED, -10, "the command buffer is not committed yet") /* of gpusync_commit_marker */          \
-    X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such uncommitted command buffer")                             \
+    X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such open command buffer")                                    \
     X(ERROR_EXECUTION, -12,                                                                                        \
       "the work, or what it needs, has failed; the gpusync_error of a wait, or gpusync_queue_next_error, says why")\
     X(ERROR_RESULT_UNKNOWN, -13,                                                                                   \
       "the work ended, but how is no longer on record: ask sooner, or raise error_log_count")                      \
     X(ERROR_CANCELLED, -14, "the work was cancelled, and never ran")                                               \
     X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */                  \
-    X(ERROR_DESTROYED, -16, "the object is being destroyed or already was")                                        \
+    X(ERROR_DESTROYED, -16, "the object is being destroyed, or has been")                                          \
     X(ERROR_WOULD_DEADLOCK, -17,                                                                                   \
       "inside a callback, where no call may wait or destroy: poll, or use a _destroy_later call")                  \
     X(ERROR_IN_USE, -18,                                                                                           \
-      "the device still has queues, timelines, warm-ups, or work in flight; gpusync_device_report lists them")     \
+      "the device still has queues, timelines or warm-ups (see gpusync_device_report), or a call or handler runs") \
     X(ERROR_NOT_RISING, -19,                                                                                       \
       "a timeline only rises: the value is reached, sent, out of range, or above one that is still to come")       \
     X(ERROR_QUEUE_FULL, -20,                                                                                       \
@@ -692,7 +692,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
    Callbacks. They run soon after the end, on a serial dispatch queue or in gpusync_device_run_callbacks, never on a
    thread of Metal's, where they would delay the end of later work. Those of a device run one at a time, in the order in
    which they became due; those of one point in the order in which they were registered, on_complete of a submission
-   first. A destroy runs those of its own object on its thread, beside them. A slow callback delays the others, and no
+   first. A destroy runs those of its own object on its thread, in parallel. A slow callback delays the others, but no
    wait. A wait may return before the callback of its ticket has run. Frames in flight need no callback: keep a ticket
    for each set of resources, and wait for it before the next use. */
 
@@ -726,8 +726,8 @@ typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, c
 /** Have gpusync call fn once when the point has ended, even if that was before this call.
     point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline.
     user   Passed to fn. Must stay valid until fn has been called. After an error fn is not called.
-    fn gets what gpusync_poll or gpusync_timeline_query would return; ERROR_DESTROYED when the timeline is destroyed
-    before it has the value, which on a lost device may be the only end. Abandoned queues: see gpusync_queue_abandon.
+    fn gets what gpusync_wait or gpusync_timeline_wait would return; ERROR_DESTROYED if the timeline is destroyed before
+    it has the value. On a lost device fn may be called only then. Abandoned queues: see gpusync_queue_abandon.
     Returns  OK; ERROR_INVALID_TICKET: above what was committed, or EVERYTHING; ERROR_NOT_RISING: a value above
              GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
@@ -735,8 +735,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 
 /** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
     the GPU uses and Metal does not retain.
-    Never released if the queue is abandoned, or given up by a destroy on a lost device, before the ticket has ended, of
-    held work too: the GPU may still use the object.
+    Never released if the work, or ordered work before it, is given up while Metal has that (abandon, destroy on a lost
+    device): the GPU may still use the object.
     Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
                                                                    void *object);
@@ -744,7 +744,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue
 /** Run the callbacks and releases that are due at the call, with GPUSYNC_CALLBACKS_MANUAL: in each turn of an event
     loop, or when notify was called. Looks at the whole device first.
     max    Runs at most this many callbacks and releases, the oldest first. 0: none.
-    count  Gets the number that has run, 0 after an error. May be NULL.
+    count  Gets how many have run, 0 after an error. May be NULL.
     What becomes due during the call does not run in it. If the call has run some and others remain, it calls notify.
     Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED (it looks, and runs none), or at once when
              another thread runs a callback. ERROR_WOULD_DEADLOCK: in a callback.
@@ -767,13 +767,13 @@ typedef struct gpusync_timeline_desc {
         GPUSYNC_MAX_VALUE. NULL: makes one. */
     void *GPUSYNC_OPT shared_event;
     /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
-        A value may then come from there: work that waits for one goes to the GPU, whether or not its signal is known.
+        A value may then come from there: work that waits for one is sent, whether or not the value's signal is known.
         Danger: if other code signals the value only after work that gpusync holds, the GPU's watchdog may end the wait.
         The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
     bool signalled_by_others;
-    /** A failure does not pass along this timeline: the value of work that failed, or never ran, is raised by the host,
-        on an imported event too, once each lower value of sent work is reached; a higher one that was sent earlier
-        includes it. For frames that outlive a failed one. */
+    /** A failure does not pass along this timeline: the host signals the value of work that failed, or never ran, on an
+        imported event too, once each lower value of sent work is reached; a higher one that was sent earlier includes
+        it. For frames that outlive a failed one. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -789,7 +789,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
 /** Destroy a timeline. Waits and callbacks of the host for values that are not reached end with ERROR_DESTROYED.
     The callbacks run in this call. Work goes on: signals of work with a ticket, held or sent, still reach waits of such
     work. Held work that waits for a value above all these signals ends with ERROR_DESTROYED; if an open command buffer
-    is to signal such a value, not before that buffer is discarded. Open buffers may still be committed, and are judged
+    is to signal that or a higher value, not before its discard. Open buffers may still be committed, and are judged
     by the same rule. Where other code signals the timeline, held work goes on waiting.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until a callback of it that runs has returned   Owns releases the event */
@@ -808,14 +808,14 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUS
                                                           void *GPUSYNC_OPT user);
 
 /** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
-    base     Gets the offset: value v of the timeline is v + *base on the event, which may have been used before. 0 for
-             an imported event, and for NULL. Call this before the expression that uses base.
+    base     Gets the offset: value v of the timeline is v + *base on the event, which may have been used before. 0 if
+             others signal it, and for NULL. Call this before the expression that uses base.
     Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
 
 /** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
-    signalled counts when the work has succeeded. With signalled_by_others the call reads the event, and no status.
+    signalled counts when the work has succeeded. Does not look at work; reads the event with signalled_by_others.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -829,7 +829,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
-    GPU go on until other code signals it. Work that was to signal the timeline is not affected.
+    GPU go on until other code signals it. Work in flight that was to signal it is not affected.
     reason   Copied: result, class, code, texts and labels reach what waits. Its result counts from
              ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION. NULL: ERROR_EXECUTION.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
@@ -855,18 +855,17 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 
 /** Wait for several points of one device. A wait for ANY with a value that another thread signals can be cancelled.
     points   May be NULL when count is 0. The same point may occur several times.
-    options  As gpusync_wait. error: of the point that `which` gets, with TIMEOUT, too.
+    options  As gpusync_wait. error: of the point that `which` names, TIMEOUT too.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has, or the call was refused. Set whatever the call returns.
-    A point whose queue or timeline is destroyed before it has ended has failed with ERROR_DESTROYED: ANY and
-    ALL_OR_FAILURE end, ALL goes on with the others; if the work of the point ends before ALL looks again, its own
-    result counts. One whose device was lost a second ago has failed with ERROR_DEVICE_LOST.
+    A point that has not ended when its queue or timeline is destroyed fails with ERROR_DESTROYED: ANY and
+    ALL_OR_FAILURE end, ALL goes on with the others; if its work ends before ALL looks again, that result counts. One
+    that has not ended a second after the device was lost fails with ERROR_DEVICE_LOST.
     GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, ALL those of
     each such point, ALL_OR_FAILURE those of each up to `which`.
-    Returns  what a wait for the point of `which` returns. OK: every one succeeded; also for a count of 0, but not with
-             ANY. TIMEOUT: at the limit the wait was not over; with ALL although a point may have failed already
-             (`which` names it). ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an
-             unknown how.
+    Returns  what a wait for the point of `which` returns; OK also if `which` is count: every point succeeded, or there
+             is none. TIMEOUT: the limit came first; with ALL a point may have failed already (`which` names it).
+             ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an unknown `how`.
              ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY: more than 16 points allocate during the call;
              ERROR_WOULD_DEADLOCK.
     Threads any   Blocks as gpusync_wait   Owns nothing */
@@ -881,23 +880,23 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    Held. gpusync holds work on the host, where the GPU's watchdog does not end it, until each ticket that it waits for
    has ended, each value is reached or is signalled by work that Metal has (the GPU then waits), no held work is in
    front of it, and the order of values allows it. The thread that ends or commits what the work waits for sends it,
-   often Metal's completion thread. So a signal behind its own wait on one queue never comes; gpusync_queue_cancel_held
+   often Metal's completion thread. A signal behind the wait for it on one queue never comes; gpusync_queue_cancel_held
    ends such work.
 
    Order of values. The GPU compares numbers: a wait for 3 also ends when the event shows 5. So the signals of a
    timeline go to Metal in rising order. Work that signals 5 is held
      - while a lower value is sent and not reached. Two cases are exempt: ordered work of the same queue, where the GPU
        makes both signals; and work that waits for the lower value or a higher one (ping-pong);
-     - while a lower value stands in an open command buffer of another queue, until that is committed, held or not, or
-       discarded.
+     - while an open command buffer of another queue is to signal a lower value, until its commit (held or not) or
+       discard.
    Held signals do not count: once 5 is sent, work that is held with a lower signal fails with ERROR_NOT_RISING, and an
    open buffer with one is refused. Where several held ones could go, the lowest value goes first; if on several
    timelines each has a lower value than another one, some work goes first, and others fail.
 
-   Failure. The value is reached when the work has succeeded. If the work fails, the timeline fails with its error (not
-   order_only): its own event gets UINT64_MAX, and what waits for it fails. Work that is already on the GPU then stops
-   waiting, and runs on whatever its input contains; its ticket fails. Work that was accepted before a timeline failed,
-   and was only to signal it, succeeds. */
+   Failure. The value is reached when the work has succeeded. If the work fails, a timeline that is not order_only fails
+   with its error: its own event gets UINT64_MAX, and what waits for it fails. Work that waits on the GPU then stops
+   waiting, and runs on whatever its input contains; its ticket fails. Work with a ticket that only signals a timeline
+   does not fail with the timeline. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU. Call it between encoders, or
     before the first one to make everything wait, and before any signal of this buffer. The buffer is open from here on.
@@ -927,9 +926,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 
 /** Flags of a submission. Open: later versions may have more. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
-    /** The host waits, until each value is reached, and signals, in place of the GPU: for command buffers that were
-        encoded elsewhere. Without it the waits stand in a command buffer of gpusync's in front of the work, and the
-        signals in one behind it: the work may overlap those where Metal tracks no resource between the two. */
+    /** The host waits until each value is reached, and signals, in place of the GPU: for command buffers encoded
+        elsewhere. Without it the waits are in a command buffer of gpusync's in front, the signals in one behind: where
+        work shares no tracked resource with these, Metal may run it before a wait ends, and signal early. */
     GPUSYNC_SUBMIT_HOST_SYNC = 2,
     GPUSYNC_SUBMIT_UNORDERED = 4 /**< Passes held work; while it is held, no work queues up behind it (sentence 3). */
 } gpusync_submit_flags;
@@ -966,13 +965,13 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
 /** Get a ticket for what other code (MPSGraph, sokol_gfx, commitAndContinue) has committed to this Metal queue: gpusync
     commits an empty command buffer behind it, at once, whatever is held. The ticket is UNORDERED.
     behind   A command buffer of this queue that was committed: the ticket ends after it, and fails with its error if
-             it fails. NULL: the ticket has the end of what was committed before, and not its success (assumed: Metal
-             does not run an empty command buffer beside work in front of it). Pass it where you have it.
+             it fails. Pass it where you have it. NULL: the ticket ends after what was committed before, and does not
+             fail with it (assumed: Metal runs no empty command buffer beside work in front of it).
     A sticky failure refuses no marker, and a marker's failure sticks, too. The ticket does not cover work that the
     other code commits later. Metal runs the marker after command buffers that the other code has enqueued, also those
     that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did, discard
     the open command buffer, which gives its room back. (If it was held, Metal aborts when gpusync sends it.)
-    Returns  OK; ERROR_NOT_COMMITTED: Metal does not have behind (perhaps it is held); ERROR_WRONG_QUEUE;
+    Returns  OK; ERROR_NOT_COMMITTED: Metal does not have `behind`, which may be held; ERROR_WRONG_QUEUE;
              ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
     Owns retains behind until the ticket has ended */
@@ -983,9 +982,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue
 
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
     Danger: the GPU continues with the work that Metal has, and no call can find out when it is finished, so
-    gpusync_is_done stays false: keep the memory that this work uses for ever. Waits of other threads for what has not
-    ended return ERROR_DESTROYED. Such work ends with ERROR_DESTROYED, held work with ERROR_CANCELLED (on a lost device
-    both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that work of Metal's was to signal
+    gpusync_is_done stays false: never free or reuse the memory of this work. Waits of other threads for what has not
+    ended return ERROR_DESTROYED. Sent work ends with ERROR_DESTROYED, held work with ERROR_CANCELLED (on a lost device
+    both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that this sent work was to signal
     fail, order_only ones too.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until callbacks of the queue that run have returned
@@ -993,11 +992,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue
 GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queue);
 
 /** Destroy a queue as gpusync_queue_destroy does, without blocking: in callbacks and finalizers. Needs no memory.
-    destroyed  Called with user, where callbacks run, when the work of the queue has ended, its callbacks have run, and
-               nothing of it remains. NULL: none. Not called after an error, nor for a NULL queue.
-    The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and the looks of
-    whatever other calls come, do the rest. If the GPU hangs, the queue, its memory and its device remain until the
-    device is lost: then the first look after a second gives it up. A program whose calls have all ended looks no more.
+    destroyed  Called with user, where callbacks run, when the work of the queue has ended and its callbacks have run.
+               NULL: none. Not called after an error, nor for a NULL queue.
+    The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and looks of other
+    calls, do the rest. If the GPU hangs, the queue, its memory and its device remain until the device is lost: then the
+    first look at the whole device after a second gives it up. A program that makes no calls never looks.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
@@ -1006,8 +1005,8 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** End all held work of the queue with ERROR_CANCELLED, plain commits that are held for other work, too. Ordered
     work ends in its turn, after the ordered work before it; the timelines that the work was to signal fail then
-    (order_only ones rise). Work that failed before keeps its failure. Encode it anew, and do not commit its command
-    buffers again: what they wait for on the GPU is in them, and gpusync knows it no more.
+    (order_only ones rise). Work that failed before keeps its failure. Encode cancelled work into new command buffers;
+    do not commit the old ones: gpusync no longer knows what these wait for on the GPU.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 
@@ -1016,26 +1015,26 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     until this call:
       New work     gpusync_command_buffer_create, gpusync_commit and gpusync_submit return ERROR_EXECUTION and change
                    nothing. Discard a refused open buffer, or commit it after this call. A marker is accepted.
-      Held work    never runs, even if this call comes soon. It ends with the error, or with one that sticks when its
-                   turn comes.
+      Held work    never runs, even if this call comes soon. It ends with the error, or with a newer one that sticks by
+                   its turn.
       Sent work    that is ordered, of a higher ticket, and was sent before this call gets the error, even if it
                    succeeds, and even after this call. UNORDERED work gets none, nor does ordered work get that of
                    UNORDERED work.
-      Everything   waits and polls for GPUSYNC_EVERYTHING return the error, when all of that has ended.
+      Everything   waits and polls for GPUSYNC_EVERYTHING return the error, when that work has ended.
     A failure of an earlier ticket that is found after this call does not stick. Timelines that failed stay failed. The
-    call reports nothing: the next wait for everything returns a failure that none has returned.
+    call reports nothing: the next wait for everything returns a failure that no earlier one has.
     Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
 
 /** Write a text that says why nothing moves: a line for every open command buffer (its number counts those of its
-    queue) and what it is to signal, every ticket that has not ended, with its reason (what it waits for, and what is to
-    bring that), every timeline, every call that waits, every callback that runs; none for a thread in a call of Metal.
-    "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more, and its ticket ends in its
-    turn. "Waits on the host": gpusync holds it. Where "no work" is to signal, the host may. An age counts from when a
-    command buffer was opened, and work was held, sent, or found ended; a commit to a busy queue leaves the age of a
-    buffer that was open. Each line was true when it was written, and no two are of one moment. Objects without a label
-    have numbers, one series for the device.
+    queue) and what it is to signal, every ticket that has not ended, or has a handler left, with its reason (what it
+    waits for, and what is to bring that), every object, every call that sleeps (not in a spin, or in Metal),
+    every callback that runs. "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more,
+    and its ticket ends in its turn. "Waits on the host": gpusync holds it. Where "no work" is to signal, the host may.
+    An age counts from when a buffer was opened, or work was held, sent, or found over; a commit to a busy queue does
+    not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
+    without a label have numbers, one series for the device.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
     Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
@@ -1050,8 +1049,8 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
               ticket. Metal accepts a recording once: begin the buffer again before each commit. gpusync cannot check
               that, nor that another queue holds the buffer. To begin a buffer that is held discards its recording.
    Room       Counts tickets. No limit by default; with max_command_buffer_count a commit may return ERROR_QUEUE_FULL.
-   Lifetimes  Metal retains nothing. gpusync retains command buffers until the feedback, and the queue and the events
-              of its signals until the queue has made them, also after a destroy. The program owns the rest, residency
+   Lifetimes  Metal retains nothing. gpusync retains command buffers until the feedback, and, also after a destroy, the
+              queue and the events of signals until the queue has made these. The program owns the rest, residency
               and barriers, too. Reset an allocator when all work recorded with it is done (gpusync_is_done).
    End        Metal reports it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
               repair a feedback that Metal loses: then the ticket never ends, and gpusync_queue_destroy does not return
@@ -1069,8 +1068,8 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
 
 /** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. A time without
     iterations: pauses for the time. All zero: sleeps at once. Without a budget (NULL) the wait decides by what its
-    queue has done: it spins for 20 us where nothing is known, up to the expected end if that is within 250 us, and less
-    and less often after spins in vain. */
+    queue has done: it spins up to the expected end if that is within 250 us, else for 20 us, and less and less often
+    after spins in vain. */
 struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
@@ -1105,7 +1104,7 @@ typedef struct gpusync_stats {
     uint64_t commits;          /**< Tickets. */
     uint64_t completions;      /**< Tickets that have ended. */
     uint64_t failures;         /**< Tickets that failed, cancelled ones too. */
-    uint64_t failures_dropped; /**< Failures that newer ones pushed out of the log. */
+    uint64_t failures_dropped; /**< Failures that newer ones pushed off the record. */
     uint64_t held;             /**< Tickets that were held. */
     uint64_t waits_inline;     /**< Waits that ended at once. */
     uint64_t waits_status;     /**< Waits that ended by a look. */
@@ -1114,8 +1113,8 @@ typedef struct gpusync_stats {
     uint64_t waits_unmet;      /**< Waits that ended at their limit, or refused in a callback. */
     uint64_t spins_in_vain;    /**< Waits that slept, or ended at their limit, after a spin. */
     uint64_t spin_ns;          /**< Nanoseconds in spins. */
-    uint64_t wakes;            /**< Waits that slept for one ticket of which the GPU's end is known. */
-    uint64_t wake_ns;          /**< Nanoseconds from that end until the wait returned, the sum. */
+    uint64_t wakes;            /**< Waits for one queue that slept, if the GPU's end is known. */
+    uint64_t wake_ns;          /**< Nanoseconds from that end until the thread woke, the sum. */
 } gpusync_stats;
 
 /** Read the counts of a queue. NULL: the sum over the device's queues, destroyed ones too, and the waits for timelines,
@@ -1124,13 +1123,13 @@ typedef struct gpusync_stats {
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *GPUSYNC_OPT queue,
                                                     gpusync_stats *stats);
 
-/** The kinds of events of a trace. Each has its own time: those of one object may arrive in another order. Open. */
+/** The kinds of events of a trace. They may arrive out of the order of their times, even of one object. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMMIT,     /**< queue, ticket: of gpusync_commit and gpusync_commit_marker. */
     GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: of gpusync_submit, and of commits to queues of Metal 4. */
     GPUSYNC_TRACE_HOLD,       /**< queue, ticket: the work is held. */
     GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: held work was sent. */
-    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s (0: a look found the end): the end. */
+    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s (0: not known): the end. */
     GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; several points: neither. */
     GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
     GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: of gpusync_timeline_signal, or of work that has ended well. */
@@ -1164,7 +1163,7 @@ typedef struct gpusync_trace_event {
 /** Called for an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
 typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
 
-/** Have every event of the device passed to fn, from now on. While no function is set an event costs one branch.
+/** Pass the device's events to fn from now on, but none of a wait that loads answer. Without fn: a branch each.
     fn  NULL: ends the trace. After OK the function that was set before is not called any more.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback; ERROR_IN_USE: a second has passed, and a handler or a call of
              another thread was still there: nothing has changed.
@@ -1199,15 +1198,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device
                                                                   gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
 
 /** Wait until all pipelines are compiled. A failure does not stop the others.
-    done, total  Get how many are compiled, well or not, and how many are to be. May be NULL. total is 0, and so nothing
-                 is waited for, if the warm-up is disabled. With a timeout of 0 the call reads the progress.
-    Returns  OK; ERROR_COMPILE: all are done, and one has failed: see gpusync_warmup_pipeline; TIMEOUT; ERROR_DESTROYED;
+    done, total  Get how many are compiled, well or not, and how many are to be. May be NULL. If the warm-up is disabled
+                 both are 0, and the call does not wait. With a timeout of 0 the call reads the progress.
+    Returns  OK; ERROR_COMPILE: all were tried, and one failed: see gpusync_warmup_pipeline; TIMEOUT; ERROR_DESTROYED;
              ERROR_DEVICE_LOST; ERROR_WOULD_DEADLOCK: as gpusync_wait.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
                                                                  size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
 
-/** Get one pipeline. With a limit above 0 the call compiles it, if its compilation has not begun; else the call waits.
+/** Get one pipeline. With a limit above 0 the call compiles it, or waits for it if its compilation has begun.
     i           The pipeline's number in the desc, from 0.
     timeout_ns  0: does not compile, and does not wait.
     error       With ERROR_COMPILE: gets Metal's text, and the function's name as its label. May be NULL.
@@ -1229,12 +1228,12 @@ GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT wa
     Returns  monotonic nanoseconds, which stop while an Apple system sleeps.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
-/** Destroy a device when its queues and timelines are destroyed, without blocking.
-    destroyed  Called with user when the last object is gone, where callbacks run; with GPUSYNC_CALLBACKS_MANUAL the
-               device goes in that gpusync_device_run_callbacks: pass `destroyed`, the only sign of it. NULL: none.
-               Not called after an error. After it a thread that is about to leave a call or a handler may still be in
-               a hook, or call log or notify: keep what these use until the program's calls have returned, and run no
-               callbacks for a notify. The code of gpusync must stay loaded.
+/** Destroy a device when its queues, timelines and warm-ups are destroyed, without blocking.
+    destroyed  Called with user, where callbacks run, when the last object is gone; with GPUSYNC_CALLBACKS_MANUAL the
+               device goes in the gpusync_device_run_callbacks that calls it, its only sign. NULL: none. Not
+               called after an error, nor for NULL. After it a thread that is about to leave a call or a handler may
+               still be in a hook, or call log or notify: keep what these use, and answer no notify with
+               gpusync_device_run_callbacks. The code of gpusync must stay loaded.
     The device's objects stay usable until they are destroyed. No call may use the device itself any more, except, with
     GPUSYNC_CALLBACKS_MANUAL, gpusync_device_run_callbacks: on one thread at a time, until `destroyed` has run.
     Returns  OK; ERROR_DESTROYED: this was called before.
@@ -3845,7 +3844,7 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     const gpusync__entry *e = gpusync__lowest_sent(t);
     if (raw == GPUSYNC__FAILED_VALUE) {
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION,
-                           "other code has set the event to the value that means failure");
+                           "other code has set the event to UINT64_MAX, which means failure");
         gpusync__fail(t, &error, after);
     } else {
         value = e && value >= e->number ? e->number - 1 : value;
@@ -4406,7 +4405,7 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
                    (q->dropped_from <= goal->number || q->forgotten_to >= goal->from);
     if (dropped)
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN,
-                           "a failure was dropped from the log before a wait told of it");
+                           "a failure was pushed off the record before a wait reported it");
     else if (record)
         *error = *record;
     else if (q->sticks)
@@ -4757,7 +4756,7 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
     gpusync__sleeper s;
     uint64_t slice = GPUSYNC__SLICE_NS, until = now + slice;
     gpusync__sleeper_init(&s, wait->device, wait->goals, wait->count);
-    s.since_ns = now;
+    s.since_ns = now - wait->spun_ns;
     s.deadline_ns = deadline;
     bool over = false;
     if (deadline <= until) /* it may have passed meanwhile */
@@ -4813,7 +4812,7 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
     else
         snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
-                 "%s: a wait for %s was not over at its limit of %.3f ms; gpusync_device_report tells why",
+                 "%s: a wait for %s ended at its limit of %.3f ms; gpusync_device_report tells why",
                  gpusync__name(goal->target, name), what, (double)timeout_ns / 1e6);
 }
 
@@ -6476,7 +6475,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     if ((GPUSYNC__LOAD_SEQ(&dev->refs) > 1 || GPUSYNC__LOAD_SEQ(&gpusync__orphans)) && dev->log)
         gpusync__log(dev, GPUSYNC_LOG_WARNING,
                      "the device is destroyed, but Metal still has blocks of gpusync, or a call or the callback queue "
-                     "is still in it: never unload its code");
+                     "is still in gpusync: never unload gpusync");
     gpusync__device_unref(dev);
     return GPUSYNC_OK;
 }
@@ -6835,7 +6834,7 @@ static double gpusync__ms(uint64_t from, uint64_t to)
 /* A ticket, a value, or a number of pipelines. 0: the target alone. */
 static void gpusync__write_point(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number)
 {
-    static const char *const kinds[] = {"ticket", "value", "pipeline"};
+    static const char *const kinds[] = {"ticket", "value", "pipeline count"};
     gpusync__name(t, out->name);
     if (number)
         gpusync__write(out, "%s %s %" PRIu64 " of %s", before, kinds[t->kind], number, out->name);
@@ -7079,7 +7078,7 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
         gpusync__write(&out, "\n  a %s", kind);
         if (c->target)
             gpusync__write_point(&out, " of", c->target, c->number);
-        gpusync__write(&out, " has run for %.1f ms", gpusync__ms(c->since_ns, out.now));
+        gpusync__write(&out, " has been running for %.1f ms", gpusync__ms(c->since_ns, out.now));
     }
     gpusync__unlock(dev);
     for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t))

@@ -325,7 +325,7 @@ HANG(test_S9_a_slow_callback)
     for (unsigned i = 0; i < 3; i++)
         on_done(ticket_at(s->q[1], commit_new(s->q[1])), &notes[i]);
     while (finish_next(s->q[1])) {}
-    assert_hang(s, "a slow callback", LINES("  a callback*of ticket 2 of queue 'first' has run for 5.0 ms"),
+    assert_hang(s, "a slow callback", LINES("  a callback*of ticket 2 of queue 'first' has been running for 5.0 ms"),
                 LINES("device: 3 callbacks are due, to be run on the dispatch queue\n",
                       "'first': 2 of 2 tickets are done, callbacks, releases or compilations not over: 1\n",
                       "'second': 3 of 3 tickets are done, callbacks, releases or compilations not over: 3\n"));
@@ -489,7 +489,7 @@ HANG(test_S9_a_destroy_that_waits_for_a_callback)
     s->q[0] = NULL;
     await_parked(1);
     assert_hang(s, "a destroy that waits for a callback",
-                LINES("  a callback*of ticket 1 of queue 'first' has run for 5.0 ms",
+                LINES("  a callback*of ticket 1 of queue 'first' has been running for 5.0 ms",
                       "    a wait for*callbacks of queue 'first'; begun 5.0 ms ago, without a limit"),
                 LINES("queue 'first', being destroyed: 1 of 1 tickets are done"));
     gate_wait(&door);
@@ -715,7 +715,7 @@ HANG(test_S9_a_warm_up_that_compiles)
     job_call(&j, wait_for_pipelines, warmup);
     await_parked(1);
     assert_hang(s, "a warm-up that compiles",
-                LINES("    a wait for pipeline 2 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
+                LINES("    a wait for pipeline count 2 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
                 LINES("  warm-up 5: 0 of 2 pipelines are compiled"));
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     assert_ok(job_end(&j));
@@ -758,8 +758,8 @@ HANG(test_S9_a_shader_that_compiles)
     job_call(&j, wait_for_pipelines, warmup);
     await_parked(1);
     assert_hang(s, "a shader that compiles",
-                LINES("  a compilation of warm-up 5 has run for 5.0 ms",
-                      "    a wait for pipeline 1 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
+                LINES("  a compilation of warm-up 5 has been running for 5.0 ms",
+                      "    a wait for pipeline count 1 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
                 LINES("  warm-up 5: 0 of 1 pipelines are compiled, callbacks, releases or compilations not over: 1\n"));
     gate_wait(&door);
     softmetal_set_message_hook(NULL, NULL);
@@ -903,7 +903,7 @@ HANG(test_S9_a_destroyed_that_does_not_return)
     s->q[1] = NULL;
     gate_wait(&door);
     assert_hang(s, "a `destroyed` that does not return",
-                LINES("  a callback or `destroyed` of queue 'second' has run for 5.0 ms"),
+                LINES("  a callback or `destroyed` of queue 'second' has been running for 5.0 ms"),
                 LINES("queue 'second', being destroyed"));
     gate_wait(&door);
     end_hang(s);
@@ -1637,8 +1637,8 @@ on_stage_with(test_S9_reports_inside_what_gpusync_calls, .timelines = 1,
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     job_wait(&j, s->q[0], 1, SECONDS(1));
     await_parked(1);
-    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), done_inside, (void *)" of ticket 1 of queue 'first' has run for"));
-    assert_ok(gpusync_on_done(at(s->t[0], 1), done_inside, (void *)" of value 1 of timeline 'a' has run for"));
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), done_inside, (void *)" of ticket 1 of queue 'first' has been running for"));
+    assert_ok(gpusync_on_done(at(s->t[0], 1), done_inside, (void *)" of value 1 of timeline 'a' has been running for"));
     finish_all(s);
     signal_value(s->t[0], 1);
     assert_result(job_end(&j), GPUSYNC_ERROR_EXECUTION);
