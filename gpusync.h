@@ -3386,12 +3386,13 @@ static bool gpusync__yields_to(const gpusync__work *other, const gpusync__work *
 }
 
 /* Whether the GPU makes both signals, in this order, or the work waits for the lower value, or a higher one, before it
-   signals. */
+   signals. The GPU does not make those of work that failed, perhaps in a wait for a lower value. */
 static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *signal, const gpusync__link *lower)
 {
     const gpusync__work *other = lower->entry.work;
     bool both = signal->encoded && lower->encoded && other->queue == w->queue;
-    bool in_order = both && !w->unordered && !other->unordered && !w->enqueued;
+    bool makes = other->result == GPUSYNC_OK || !gpusync__timeline_of(signal->target)->order_only;
+    bool in_order = both && makes && !w->unordered && !other->unordered && !w->enqueued;
     const gpusync__link *wait = w->links;
     while (wait != signal &&
            (wait->signal || wait->target != signal->target || wait->entry.number < lower->entry.number))
@@ -3399,25 +3400,21 @@ static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *sig
     return in_order || wait != signal;
 }
 
-/* The signal that has to come before this one of work that Metal does not have, or NULL. A lower one in an open command
-   buffer of another queue. One of held work that may go now, unless that work is to go behind this one: of several the
-   lowest goes first. The highest that is sent, unless the GPU orders the two: it stands for all lower ones, for it was
-   sent by the same rule. */
+/* What has to be signalled before this signal of work that Metal does not have, or NULL. Searched downwards: a lower one
+   in an open command buffer of another queue; one of held work that may go now, unless that work is to go behind this
+   one; the highest that is sent, unless the GPU orders the two. This ends the search: it was sent by the same rule. */
 static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync__entry *ring = &gpusync__timeline_of(link->target)->signals;
     for (gpusync__entry *e = link->entry.prev; e != ring; e = e->prev) {
         gpusync__link *lower = gpusync__link_of(e);
         const gpusync__work *other = e->work;
-        bool blocks = false;
         if (other == w || e->number == link->entry.number || other->unsent)
             continue;
         if (other->state > GPUSYNC__HELD)
             return gpusync__gpu_orders(w, link, lower) ? NULL : lower;
-        if (other->state == GPUSYNC__OPEN)
-            blocks = other->queue != w->queue;
-        else
-            blocks = gpusync__may_be_ready(other) && !gpusync__yields_to(other, w);
+        bool blocks = other->state == GPUSYNC__OPEN ? other->queue != w->queue
+                                                    : gpusync__may_be_ready(other) && !gpusync__yields_to(other, w);
         if (blocks)
             return lower;
     }
@@ -3511,14 +3508,15 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     after->more = true;
 }
 
-/* A queue of Metal 4 has made the signals of the work. They may have come late, behind higher ones. That a lower value
-   then changes nothing is documented for [MTLCommandBuffer encodeSignalEvent:value:], and assumed for this queue: so
-   the event is written once more. */
+/* A queue of Metal 4 has made the signals of the work. They may have come late, behind higher ones or a failure. That a
+   lower value then changes nothing is documented for [MTLCommandBuffer encodeSignalEvent:value:], and assumed for this
+   queue: so the event is written once more. */
 static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
 {
     for (const gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
-        if (!link->signal || !link->encoded || t->target.head.completed <= link->entry.number)
+        bool passed = t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->entry.number;
+        if (!link->signal || !link->encoded || !passed)
             continue;
         t->again = true;
         gpusync__write_later(t, after);
@@ -3638,6 +3636,7 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
     gpusync__let_by(link, after);
     if (!link->encoded)
         return;
+    link->crossed = t->dirty; /* a thread may be about to write a lower value */
     if (t->target.entries.next != &t->target.entries)
         gpusync__take_some(&t->target, t->coming + 1, number, GPUSYNC__WORKS, after); /* those behind the last one */
     t->coming = number;
@@ -3733,9 +3732,9 @@ static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
         gpusync__send_one(dev, w, i);
 }
 
-/* Sends the first held work on the list `ready` that may still go. False: there was none. *traced gets the work, with a
-   reference, where the program traces. Under the order lock. */
-static bool gpusync__issue_one(gpusync_queue *q, gpusync__work **traced, uint64_t now, gpusync__after *after)
+/* Sends the first held work on the list `ready` that may still go, and returns it with a reference: its command buffers
+   live until [commit] has returned. NULL: there was none. Under the order lock. */
+static gpusync__work *gpusync__issue_one(gpusync_queue *q, uint64_t now, gpusync__after *after)
 {
     gpusync_device *dev = q->target.device;
     int may = GPUSYNC__NOT_YET;
@@ -3748,16 +3747,15 @@ static bool gpusync__issue_one(gpusync_queue *q, gpusync__work **traced, uint64_
         else if (!gpusync__yields(w))
             gpusync__let_others_by(w, after);
     }
-    if (w)
-        gpusync__set_out(q, w, now, after);
-    bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers may be gone after the unlock */
-    *traced = w && dev->trace ? w : NULL;
-    if (*traced)
+    if (w) {
         GPUSYNC__ADD(&w->refs, 1);
+        gpusync__set_out(q, w, now, after);
+    }
+    bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers has ended already */
     gpusync__unlock(dev);
     if (sends)
         gpusync__send_work(dev, w);
-    return w != NULL;
+    return w;
 }
 
 /* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
@@ -3772,18 +3770,17 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
     while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
         GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
         uint64_t now = gpusync_now_ns();
-        gpusync__work *traced;
-        bool sent = gpusync__issue_one(q, &traced, now, after);
+        gpusync__work *sent = gpusync__issue_one(q, now, after);
         gpusync__mutex_unlock(&q->order);
         gpusync__lock(dev);
         gpusync__go_on(dev, after); /* which may have made the next ready */
         gpusync__unlock(dev);
-        if (traced) {
-            gpusync__trace(dev, GPUSYNC_TRACE_ISSUE, &q->target, traced->ticket, traced->label, now);
-            gpusync__work_unref(traced);
-        }
-        if (sent)
-            GPUSYNC__STORE_SEQ(&q->missed, true);
+        if (!sent)
+            continue;
+        if (dev->trace)
+            gpusync__trace(dev, GPUSYNC_TRACE_ISSUE, &q->target, sent->ticket, sent->label, now);
+        GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
+        gpusync__work_unref(sent);
     }
     gpusync__pool_pop(pool);
 }
@@ -3862,6 +3859,7 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
 typedef struct gpusync__listener_block {
     gpusync__block block; /* first */
     gpusync__listening *listening;
+    uint64_t value; /* that Metal was asked for */
 } gpusync__listener_block;
 
 static void gpusync__listener_copy(void *to, const void *from)
@@ -3882,18 +3880,19 @@ static const gpusync__block_descriptor gpusync__listener_descriptor = {
 /* Metal calls this on the listener's thread. The block holds no timeline: one whose value never comes would keep it. */
 static void gpusync__heard(void *block, void *event)
 {
-    gpusync__listening *l = ((gpusync__listener_block *)block)->listening;
+    const gpusync__listener_block *b = (const gpusync__listener_block *)block;
     gpusync__after after = GPUSYNC__NOTHING;
     (void)event;
     gpusync__mutex_lock(&gpusync__global);
-    gpusync_timeline *t = l->timeline;
+    gpusync_timeline *t = b->listening->timeline;
     if (t && !gpusync__revive(&t->target))
         t = NULL;
     gpusync__mutex_unlock(&gpusync__global);
     if (!t)
         return;
     gpusync__lock(t->target.device);
-    t->armed = 0;
+    if (t->armed <= b->value) /* a block for a higher one is with Metal yet */
+        t->armed = 0;
     gpusync__arm_later(t, &after);
     gpusync__finish(t->target.device, &after);
     gpusync__unref(&t->target);
@@ -3925,7 +3924,8 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
     gpusync__unlock(dev);
     if (needed) {
         void *pool = gpusync__pool_push();
-        gpusync__listener_block block = {GPUSYNC__BLOCK(gpusync__heard, gpusync__listener_descriptor), t->listening};
+        gpusync__listener_block block = {GPUSYNC__BLOCK(gpusync__heard, gpusync__listener_descriptor), t->listening,
+                                         value};
         GPUSYNC__WITH(void, void *, uint64_t, void *)
         (t->event, gpusync__sel.notifyListener, t->listener, value, &block);
         gpusync__pool_pop(pool);
@@ -4303,7 +4303,7 @@ static void gpusync__abandon(gpusync_queue *q)
     gpusync__look(q, UINT64_MAX);
     gpusync__lock(dev);
     q->abandoned = true;
-    q->frozen = q->sent != 0;
+    q->frozen |= q->sent != 0;
     for (gpusync__work *w = q->front; w; w = w->next) { /* none is held: see gpusync__shut */
         gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
         if (w->state >= GPUSYNC__SETTLED || w->unsent)

@@ -574,11 +574,12 @@ static unsigned commit_of(const graph *g, const model_work *w)
 }
 
 /* Both go to the GPU, from one queue, in the order of tickets, so that nothing has to be held for the order of the
-   two. */
-static bool model_side_by_side(const model_work *a, const model_work *b, int timeline)
+   two. But the GPU may not have made the signal of work that failed: of an order_only timeline the host makes it. */
+static bool model_side_by_side(const graph *g, const model_work *a, const model_work *b, int timeline)
 {
     bool ordered = a->queue == b->queue && !a->unordered && !b->unordered;
-    return ordered && gpu_signals(a, timeline) && gpu_signals(b, timeline);
+    bool made = !a->failed || !g->t[timeline].order_only;
+    return ordered && made && gpu_signals(a, timeline) && gpu_signals(b, timeline);
 }
 
 /* T3, R2, R4: may the signal go? MAYBE: the letter of the contract holds it, but what is below it is in order already
@@ -606,7 +607,7 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
                 highest = other;
             if (model_waits_for(w, timeline, other->rank))
                 continue;
-            if (!model_side_by_side(other, w, timeline))
+            if (!model_side_by_side(g, other, w, timeline))
                 answer = MODEL_MAYBE;
         }
     }
@@ -618,7 +619,7 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
             return MODEL_NO;
         answer = MODEL_MAYBE;
     }
-    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w, timeline))
+    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(g, highest, w, timeline))
         return MODEL_NO;
     return answer;
 }

@@ -1030,6 +1030,22 @@ without_stage(test_R29_what_signals_use_stays_until_the_queue_has_made_them)
                 }
 }
 
+/* A signal that comes late takes no failure back. */
+on_stage_with(test_R29_a_late_signal_takes_no_failure_of_the_host_back, .metal4 = true, .timelines = 1)
+{
+    void *event = gpusync_timeline_metal(s->t[0], NULL);
+    set_quirk(QUIRK(signals_held), true);
+    set_quirk(QUIRK(falling_events), true);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 1);
+    assert_ok(gpusync_timeline_fail(s->t[0], NULL));
+    assert_true(metal_event_value(event) == UINT64_MAX);
+    set_quirk(QUIRK(signals_held), false);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    assert_true(metal_event_value(event) == UINT64_MAX);
+}
+
 /* A queue is abandoned while the GPU has its work, or waits in front of it; then timelines and device go, too. */
 without_stage(test_R29_what_is_abandoned_in_flight_is_kept)
 {

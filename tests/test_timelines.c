@@ -244,6 +244,31 @@ on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_noth
     assert_ok(gpusync_poll(s->q[1], ticket, NULL));
 }
 
+/* ... also one that was sent when the host was about to write. */
+static gpusync_queue *sends_on;
+
+static void send_and_execute(void *buffer)
+{
+    commit(sends_on, buffer);
+    execute(buffer);
+}
+
+on_stage_with(test_S7_a_write_that_crosses_a_signal_sent_meanwhile_takes_nothing_back, .queues = 2, .timelines = 1)
+{
+    void *producer = signalling(s->q[0], at(s->t[0], 5));
+    void *consumer = waiting(s->q[1], at(s->t[0], 5));
+    sends_on = s->q[0];
+    set_quirks(.falling_events = true); /* the event just stores what is written */
+    on_write(SOFTMETAL_BEFORE, send_and_execute, producer);
+    signal_value(s->t[0], 3);
+    assert_int_equal(shown(s->t[0]), 3); /* it has fallen */
+    finish_next(s->q[0]);
+    assert_int_equal(shown(s->t[0]), 5);
+    gpusync_ticket ticket = commit(s->q[1], consumer);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+}
+
 /* The host is about to write 3, and another thread's signal of 5 comes first. */
 static void signal_five(void *timeline)
 {
@@ -499,6 +524,25 @@ on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline, .queu
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 2)));
     finish_all(s);
     assert_int_equal(value_of(s->t[0]), 2); /* the next upload */
+}
+
+/* The system kills work in its wait for a lower value, so its signal is the host's, in its turn: what its queue would
+   signal behind it waits for that, and no value shows what the lower one does not have. */
+on_stage_with(test_R12_a_signal_behind_work_that_was_killed_in_its_wait_keeps_the_order, .queues = 2, ORDER)
+{
+    void *waits = waiting(s->q[1], at(s->t[0], 5));
+    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
+    encode_signal(s->q[1], waits, at(s->t[0], 7));
+    gpusync_ticket killed = commit(s->q[1], waits);
+    softmetal_time_out(waits);
+    softmetal_finish(waits);
+    assert_result(gpusync_poll(s->q[1], killed, NULL), GPUSYNC_ERROR_EXECUTION);
+    gpusync_ticket ticket = commit(s->q[1], signalling(s->q[1], at(s->t[0], 9)));
+    assert_false(finish_next(s->q[1])); /* held */
+    assert_int_equal(shown(s->t[0]), 0);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+    assert_int_equal(value_of(s->t[0]), 9);
 }
 
 typedef enum never_ran {
@@ -1020,6 +1064,28 @@ on_stage_with(test_R18_blocks_of_listeners_do_not_pile_up, OTHERS)
     assert_ok(gpusync_timeline_destroy(s->t[0]));
     s->t[0] = NULL;
     assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
+}
+
+/* Two blocks of one value ask for the next one once. */
+on_stage_with(test_R18_what_metal_is_asked_for_does_not_multiply, OTHERS)
+{
+    enum { ROUNDS = 20 };
+    static note notes[2 * ROUNDS + 1];
+    memset(notes, 0, sizeof notes);
+    uint64_t asked = softmetal_message_count("notifyListener:atValue:block:");
+    on_done(at(s->t[0], 10), &notes[0]);
+    for (uint64_t i = 1; i <= ROUNDS; i++) {
+        on_done(at(s->t[0], 10 * i - 5), &notes[2 * i - 1]); /* a lower one */
+        other_code_signals(s->t[0], 10 * i - 5);
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+        on_done(at(s->t[0], 10 * i + 10), &notes[2 * i]);
+        other_code_signals(s->t[0], 10 * i);
+        assert_true(softmetal_settle_listeners(SECONDS(60)));
+    }
+    assert_in_range(softmetal_message_count("notifyListener:atValue:block:") - asked, 2 * ROUNDS, 3 * ROUNDS + 1);
+    other_code_signals(s->t[0], 10 * ROUNDS + 10);
+    assert_true(softmetal_settle_listeners(SECONDS(60)));
+    for (unsigned i = 0; i < LENGTH(notes); i++) assert_noted(&notes[i], GPUSYNC_OK);
 }
 
 /* Each lower value needs a block of its own; beyond some gpusync asks for none, and looks find the values. */
