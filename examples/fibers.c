@@ -1,7 +1,9 @@
 // cc -std=c99 fibers.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o fibers
 //
 // Jobs on fibers, as game engines have them: a job that waits for the GPU parks its fiber, and the thread runs another
-// job meanwhile. Two hooks make a device do that. Here one thread runs all fibers; gpusync lets a fiber change threads.
+// job meanwhile. Two hooks make a device do that. These hooks are for ONE thread that runs all fibers: `running` is
+// global, and a switch keeps the lock. For several threads take park and unpark of "Fibers" in README.md: they need a
+// current task for each thread and a wake that any thread may call. gpusync lets a fiber change threads.
 
 #ifdef __APPLE__ /* ucontext is deprecated there, and works. Engines switch stacks in a few lines of assembler. */
 #define _XOPEN_SOURCE 700
