@@ -26,7 +26,7 @@ static int draw(frames *f, gpusync_ticket *ticket)
     /* ... sg_apply_pipeline, sg_dispatch; or a swapchain's pass, and sg_draw ... */
     sg_end_pass();
     sg_commit();
-    return FAILED(frames_end(f, ticket));
+    return FAILED(frames_end(f, NULL, ticket));
 }
 
 int main(void)

@@ -2,30 +2,29 @@
 import CGpusync
 import Metal
 struct GpusyncError: Error, CustomStringConvertible {
-    let call: String, result: gpusync_result, message: String
+    let call: String, result: gpusync_result, why: gpusync_error?
+    var failure: gpusync_failure? { why?.failure }
+    var transient: Bool { why?.transient ?? false } // the same work, encoded again, may succeed
+    var message: String { why.map { withUnsafeBytes(of: $0.message, text) } ?? "" }
     var description: String { "\(call): \(String(cString: gpusync_result_string(result)))\n\(message)" }
 }
-private func check(_ call: String, _ result: gpusync_result, _ message: String = "") throws {
-    if result.rawValue != 0 { throw GpusyncError(call: call, result: result, message: message) }
+private func check(_ call: String, _ result: gpusync_result, _ why: gpusync_error? = nil) throws {
+    if result.rawValue != 0 { throw GpusyncError(call: call, result: result, why: why) }
 }
-private final class Waiting { // the callback's user
-    let continuation: CheckedContinuation<Void, Error>
-    init(_ continuation: CheckedContinuation<Void, Error>) { self.continuation = continuation }
-}
-private func text(_ bytes: UnsafeRawBufferPointer) -> String { // of a char[256]: in Swift a tuple
-    String(decoding: bytes.prefix(while: { $0 != 0 }), as: UTF8.self)
-}
+private final class Box<T> { let value: T; init(_ value: T) { self.value = value } } // a callback's user
+private func text(_ char: UnsafeRawBufferPointer) -> String { String(decoding: char.prefix { $0 != 0 }, as: UTF8.self) }
+private func raw(_ object: Any) -> UnsafeMutableRawPointer { Unmanaged.passUnretained(object as AnyObject).toOpaque() }
 private func ended(user: UnsafeMutableRawPointer?, result: gpusync_result, error: UnsafePointer<gpusync_error>?) {
-    let message = error.map { withUnsafeBytes(of: $0.pointee.message, text) }
-    let waiting = Unmanaged<Waiting>.fromOpaque(user!).takeRetainedValue()
-    waiting.continuation.resume(with: Result { try check("the work", result, message ?? "") })
+    let waiting = Unmanaged<Box<CheckedContinuation<Void, Error>>>.fromOpaque(user!).takeRetainedValue()
+    waiting.value.resume(with: Result { try check("the work", result, error?.pointee) })
 }
-
 final class Queue: @unchecked Sendable { // any thread may use it; the last release may come in a callback
     private var device: OpaquePointer?, queue: OpaquePointer?
-    init() throws {
-        try check("gpusync_device_create", gpusync_device_create(nil, &device))
-        try check("gpusync_queue_create", gpusync_queue_create(device!, nil, &queue))
+    init(_ own: MTLCommandQueue? = nil) throws { // made with room for 64 command buffers, as by default
+        var device_desc = gpusync_device_desc(), queue_desc = gpusync_queue_desc()
+        if let own = own { (device_desc.metal_device, queue_desc.metal_queue) = (raw(own.device), raw(own)) }
+        try check("gpusync_device_create", gpusync_device_create(&device_desc, &device))
+        try check("gpusync_queue_create", gpusync_queue_create(device!, &queue_desc, &queue))
     }
     deinit { // runs after an error of init, too
         gpusync_queue_destroy_later(queue, nil, nil)
@@ -42,11 +41,11 @@ final class Queue: @unchecked Sendable { // any thread may use it; the last rele
     }
     func end(of ticket: gpusync_ticket) async throws { // throws if the work fails; without a limit
         try await withCheckedThrowingContinuation { (continuation: CheckedContinuation<Void, Error>) in
-            let waiting = Unmanaged.passRetained(Waiting(continuation))
+            let waiting = Unmanaged.passRetained(Box(continuation))
             let result = gpusync_on_done(gpusync_at_ticket(queue!, ticket), ended, waiting.toOpaque())
             if result.rawValue == 0 { return } // gpusync calls ended once
             waiting.release()
-            continuation.resume(throwing: GpusyncError(call: "gpusync_on_done", result: result, message: ""))
+            continuation.resume(throwing: GpusyncError(call: "gpusync_on_done", result: result, why: nil))
         }
     }
 }
