@@ -574,12 +574,11 @@ static unsigned commit_of(const graph *g, const model_work *w)
 }
 
 /* Both go to the GPU, from one queue, in the order of tickets, so that nothing has to be held for the order of the
-   two. But the GPU may not have made the signal of work that failed: of an order_only timeline the host makes it. */
-static bool model_side_by_side(const graph *g, const model_work *a, const model_work *b, int timeline)
+   two. */
+static bool model_side_by_side(const model_work *a, const model_work *b, int timeline)
 {
     bool ordered = a->queue == b->queue && !a->unordered && !b->unordered;
-    bool made = !a->failed || !g->t[timeline].order_only;
-    return ordered && made && gpu_signals(a, timeline) && gpu_signals(b, timeline);
+    return ordered && gpu_signals(a, timeline) && gpu_signals(b, timeline);
 }
 
 /* T3, R2, R4: may the signal go? MAYBE: the letter of the contract holds it, but what is below it is in order already
@@ -607,7 +606,7 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
                 highest = other;
             if (model_waits_for(w, timeline, other->rank))
                 continue;
-            if (!model_side_by_side(g, other, w, timeline))
+            if (!model_side_by_side(other, w, timeline))
                 answer = MODEL_MAYBE;
         }
     }
@@ -619,8 +618,10 @@ static model_answer model_in_order(const graph *g, const model_work *w, int time
             return MODEL_NO;
         answer = MODEL_MAYBE;
     }
-    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(g, highest, w, timeline))
+    if (highest && !model_waits_for(w, timeline, highest->rank) && !model_side_by_side(highest, w, timeline))
         return MODEL_NO;
+    if (highest && highest->failed && g->t[timeline].order_only)
+        return MODEL_MAYBE; /* the host makes that signal then, if it knows already */
     return answer;
 }
 
@@ -1365,6 +1366,20 @@ static void check_sent_of_queue(graph *g, int queue)
         wrong(g, "Metal has a part of work %d", part_of);
 }
 
+/* The work, or ordered work before it in its queue that signals the timeline, waits on the GPU for the value. */
+static bool model_comes_behind(const graph *g, const model_work *w, int timeline, uint64_t value)
+{
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *other = &g->work[i];
+        bool before = other->queue == w->queue && !other->unordered && !w->unordered && other->ticket < w->ticket;
+        if ((other == w || (before && other->rank > value && gpu_signals(other, timeline))) &&
+            model_waits_for(other, timeline, value))
+            return true;
+    }
+    return false;
+}
+
 /* S7: the signals of a timeline in rising order. Two threads may commit, and then one that waits for the other on the
    GPU may come first. */
 static void check_sent_of_timeline(graph *g, int timeline)
@@ -1378,7 +1393,7 @@ static void check_sent_of_timeline(graph *g, int timeline)
         if (n < 0 || !signals_timeline(&g->work[n], timeline))
             continue;
         if (highest && g->work[n].rank < highest->rank &&
-            !(g->begin && model_waits_for(highest, timeline, g->work[n].rank)))
+            !(g->begin && model_comes_behind(g, highest, timeline, g->work[n].rank)))
             wrong(g, "work %d signals %d:%d behind %d", n, timeline, (int)g->work[n].rank, (int)highest->rank);
         if (!highest || g->work[n].rank > highest->rank)
             highest = &g->work[n];

@@ -204,12 +204,13 @@ fault "the lock acquires and releases, and no more" 's/\z/#undef SEQ\n/'
 
 row missed -DSEQ -DNOTHING
 fault "issue loads missed with acquire" 's/while \(GPUSYNC__LOAD_SEQ\(&q->missed\)/while (GPUSYNC__LOAD(&q->missed)/'
-fault "issue does not look after its unlock" 's/while (\(GPUSYNC__LOAD_SEQ\(&q->missed\) && )/if $1/'
+fault "issue does not look after its unlock" \
+    's/while \((GPUSYNC__LOAD_SEQ\(&q->missed\) && [^{]*)\) \{/for (bool once = true; once && $1; once = false) {/'
 fault "missed is cleared after the search" "$(delay gpusync__issue 'GPUSYNC__STORE_SEQ\(&q->missed, false\);' \
-    'bool sent = [^;]*;')"
+    'gpusync__work \*sent = [^;]*;')"
 
 MODELS=rc11 row missed -DSEQ -DTWO
-fault "a send is not followed by a search" 's/if \(sent\)\n.*?;//'
+fault "a send is not followed by a search" "s/$set \/\* there may be more \*\///"
 
 row busy
 fault "running goes down relaxed" "$(relax gpusync__go 'GPUSYNC__STORE\(&dev->running, dev->running - 1\)')"
