@@ -3400,9 +3400,9 @@ static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *sig
     return in_order || wait != signal;
 }
 
-/* What has to be signalled before this signal of work that Metal does not have, or NULL. Searched downwards: a lower one
-   in an open command buffer of another queue; one of held work that may go now, unless that work is to go behind this
-   one; the highest that is sent, unless the GPU orders the two. This ends the search: it was sent by the same rule. */
+/* What has to be signalled before this signal of work that Metal does not have, or NULL. Searched downwards: a lower
+   one in an open command buffer of another queue; one of held work that may go now, unless that work is to go behind
+   this one; the highest that is sent, unless the GPU orders the two. That ends it: it was sent by the same rule. */
 static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync__entry *ring = &gpusync__timeline_of(link->target)->signals;
