@@ -1692,7 +1692,7 @@ typedef struct gpusync__goal {
     gpusync__entry entry;
     struct gpusync__target *target; /* with a reference */
     uint64_t number;
-    uint64_t from; /* of ALL: the lowest ticket whose failure none has told before; 0: not looked yet */
+    uint64_t from; /* of ALL: the lowest ticket whose failure no other wait had told; 0: not looked yet */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
@@ -1851,9 +1851,9 @@ struct gpusync_queue {
     uint64_t log_count;
     uint64_t told_to;      /* waits for everything have told the failures up to this ticket */
     uint64_t dropped_to;   /* the highest ticket whose record newer ones pushed out */
-    uint64_t dropped_from; /* the lowest since these were all told, when the highest was: */
-    uint64_t forgotten_to;
-    bool sticks; /* `stuck` refuses new work and ends held work */
+    uint64_t dropped_from; /* the lowest, since a drop found all dropped ones told */
+    uint64_t forgotten_to; /* the highest dropped before that: only waits that began earlier miss it */
+    bool sticks;           /* `stuck` refuses new work and ends held work */
     gpusync_error stuck;
     gpusync_error spread;       /* what ordered work takes that was sent behind this failure, of a ticket up to: */
     uint64_t spread_to;         /* 0: none has stuck yet; UINT64_MAX: it sticks */
@@ -3045,8 +3045,9 @@ static void gpusync__publish(gpusync_queue *q, gpusync__after *after)
 static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record = &q->log[q->log_count % q->log_size];
-    uint64_t ticket = (uint64_t)error->ticket, dropped = (uint64_t)record->ticket;
+    uint64_t ticket = (uint64_t)error->ticket;
     if (q->log_count++ >= q->log_size) {
+        uint64_t dropped = (uint64_t)record->ticket;
         if (q->dropped_to <= q->told_to) {
             q->forgotten_to = q->dropped_to;
             q->dropped_from = dropped;
@@ -4387,7 +4388,8 @@ static const gpusync_error *gpusync__first_untold(const gpusync_queue *q, const 
     uint64_t n = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
     for (; n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
-        if ((uint64_t)record->ticket >= goal->from && (uint64_t)record->ticket <= goal->number)
+        uint64_t ticket = (uint64_t)record->ticket;
+        if (ticket >= goal->from && ticket <= goal->number)
             return record;
     }
     return NULL;
@@ -4515,7 +4517,8 @@ static void gpusync__tell(const gpusync__wait *wait)
         bool tells = wait->how == GPUSYNC_WAIT_ANY ? i == wait->which : goal->over;
         if (!tells || goal->kind != GPUSYNC__ALL)
             continue;
-        q->told_to = goal->number > q->told_to ? goal->number : q->told_to;
+        if (goal->number > q->told_to)
+            q->told_to = goal->number;
         if (q->bad <= q->told_to && !q->sticks)
             GPUSYNC__STORE(&q->untold, false);
     }
@@ -6926,10 +6929,10 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
 /* A line for work. */
 static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, const char *label, unsigned long status)
 {
-    const char *name = label[0] ? label : w->label, *quote = name[0] ? "'" : "";
-    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s%s: %s for %.1f ms",
-                   w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number, name[0] ? " " : "",
-                   quote, name, quote,
+    const char *name = label[0] ? label : w->label;
+    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s: %s for %.1f ms",
+                   w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number, name[0] ? " '" : "",
+                   name, name[0] ? "'" : "",
                    w->marker      ? ", a marker"
                    : w->unordered ? ", UNORDERED"
                                   : "",
@@ -7014,8 +7017,9 @@ static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline
         gpusync__write(out, ", has failed: %s", t->error.message);
     else if (shows > value + t->base) {
         const gpusync__entry *own = gpusync__lowest_sent(t);
-        gpusync__write(out, ", its event shows %" PRIu64, shows - t->base);
-        if (own && own->number <= shows - t->base)
+        shows -= t->base;
+        gpusync__write(out, ", its event shows %" PRIu64, shows);
+        if (own && own->number <= shows)
             gpusync__write(out, ", which counts when the work that signals value %" PRIu64 " has ended", own->number);
         else
             gpusync__write(out, ", but Metal has not told gpusync so");

@@ -1,7 +1,7 @@
 // cc -std=c99 quickstart.c -framework Metal -framework CoreGraphics -framework Foundation -lobjc -o quickstart
 //
-// A frame that works, a command buffer that the system kills, and a hang: what each call of gpusync answers. The
-// software device of Linux kills the command buffer; a Mac's GPU runs it.
+// A frame that works, a command buffer that the system kills, and a wait that cannot end: what each call of gpusync
+// answers. The software device of Linux kills the command buffer; a Mac's GPU runs it.
 
 #define GPUSYNC_IMPLEMENTATION /* in exactly one file of a program */
 #include "../gpusync.h"
@@ -134,7 +134,7 @@ static void hang(void)
     CHECK(gpusync_encode_wait(queue, buffer, gpusync_at_value(uploads, 1))); /* what is encoded behind it waits */
     encode(buffer);
     CHECK(gpusync_commit(queue, buffer, &ticket)); /* but the upload is not committed */
-    puts("\nA hang. A frame waits for textures whose upload the program forgot to commit. The limit ends the wait:");
+    puts("\nA wait that cannot end: a frame needs textures that the program forgot to commit. The limit ends it:");
     result = gpusync_wait(queue, ticket, short_limit, NULL);
     tell("gpusync_wait", result, GPUSYNC_TIMEOUT, "100 ms have passed. The report:");
     gpusync_device_report(device, report, sizeof report);

@@ -876,6 +876,16 @@ on_both_kinds_with(test_R27_R16_waits_that_overlap_each_tell_of_what_was_dropped
     assert_ok(wait_for_all(s->q[0]));
 }
 
+/* A wait for tickets 1 and 2. The second one ends well; the wait returns when resumes_late is false. */
+static void wait_that_resumes_late(stage *s, job *all)
+{
+    commit_new(s->q[0]);
+    PUT(&resumes_late, true);
+    job_wait(all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER);
+    await_parks(1);
+    finish_all(s);
+}
+
 /* ... though another wait, which began later, has told of the failure before its record is dropped: told to one thread
    is not told to the other. */
 on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another_one_was_told_of,
@@ -883,11 +893,7 @@ on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_that_another
 {
     job all = {0}, first = {0}, last = {0};
     fail_one(s, s->q[0]);
-    commit_new(s->q[0]);
-    PUT(&resumes_late, true);
-    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
-    await_parks(1);
-    finish_all(s);
+    wait_that_resumes_late(s, &all);
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
     fail_one(s, s->q[0]); /* one record is kept */
     PUT(&resumes_late, false);
@@ -914,11 +920,7 @@ on_both_kinds_with(test_R27_R16_a_wait_is_told_of_a_dropped_failure_before_other
 {
     job all = {0};
     fail_one(s, s->q[0]);
-    commit_new(s->q[0]);
-    PUT(&resumes_late, true);
-    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
-    await_parks(1);
-    finish_all(s);
+    wait_that_resumes_late(s, &all);
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
     for (int i = 0; i < 2; i++) fail_one(s, s->q[0]); /* one record is kept */
     PUT(&resumes_late, false);
@@ -933,11 +935,7 @@ on_both_kinds_with(test_R27_R16_a_wait_is_not_told_of_a_dropped_failure_of_later
     job all = {0};
     fail_one(s, s->q[0]);
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-    commit_new(s->q[0]);
-    PUT(&resumes_late, true);
-    job_wait(&all, s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER); /* tickets 1 and 2 */
-    await_parks(1);
-    finish_all(s);
+    wait_that_resumes_late(s, &all);
     fail_one(s, s->q[0]);
     assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
     fail_one(s, s->q[0]); /* one record is kept */
