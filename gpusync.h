@@ -1767,7 +1767,7 @@ typedef struct gpusync__work {
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
     uint32_t refs;                          /* the queue's list; each block; each look at it. Atomic */
     struct gpusync__work *next_dead;        /* of a list `dead` */
-    struct gpusync__work *next_told;        /* of a list `settled` */
+    struct gpusync__work *next_traced;      /* of a list `settled` */
     /* Of open work: in the queue's ring `open`, by its number there; of HELD work that may go: in `ready`. From the
        ticket on the number is the ticket. */
     gpusync__entry place;
@@ -1831,14 +1831,14 @@ struct gpusync_queue {
     uint64_t opened;             /* the last such number */
     gpusync__work *first, **end; /* work with a ticket, in its order, until it leaves: gpusync__leave */
     gpusync__work *front;        /* the first that is not PUBLISHED */
-    gpusync__work *turn;         /* the first ordered one that is not SETTLED */
+    gpusync__work *to_settle;    /* the first ordered one that is not SETTLED */
     gpusync__work *held;         /* the first ordered one that is HELD */
     gpusync__entry ready;        /* the ring of held work to send */
     uint64_t published;          /* the last PUBLISHED ticket: `completed`, unless that is frozen */
     uint32_t held_count;         /* UNORDERED work, too */
     uint32_t ahead;              /* SETTLED work that is not PUBLISHED */
     uint32_t sent;               /* work that Metal has */
-    uint32_t alone;              /* UNORDERED work that is not SETTLED */
+    uint32_t unordered_count;    /* UNORDERED work that is not SETTLED */
     bool goes;                   /* on a list `go` */
     bool abandoned;              /* nothing that waits for the queue is released any more */
     bool frozen;                 /* Metal had work when the queue was given up: `completed` stands still */
@@ -1862,7 +1862,7 @@ struct gpusync_queue {
     uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
     gpusync_queue *next_go;     /* of a list `go` */
     gpusync_stats stats;        /* but for what the tickets and the log tell */
-    uint64_t told_ns;           /* the time of the last end in the trace */
+    uint64_t traced_ns;         /* the time of the last end in the trace */
     gpusync__info infos[GPUSYNC__INFOS];
 };
 
@@ -2254,7 +2254,7 @@ GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *err
 }
 
 /* Notes why gpusync gives work up. What Metal told of it comes first. */
-static void gpusync__refuse(gpusync__work *w, gpusync_result result, const char *why)
+static void gpusync__doom(gpusync__work *w, gpusync_result result, const char *why)
 {
     bool cancelled = result == GPUSYNC_ERROR_CANCELLED || result == GPUSYNC_ERROR_DESTROYED;
     if (w->result != GPUSYNC_OK)
@@ -2932,13 +2932,13 @@ static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
     gpusync__withdraw(link, after);
     if (!held)
         return;
-    gpusync__refuse(
+    gpusync__doom(
         w, GPUSYNC_ERROR_NOT_RISING,
         "its value, or a higher one, was signalled while the work was held; give each queue a timeline of its own");
     gpusync__stir(w);
 }
 
-/* Has the event written when the thread has unlocked. */
+/* Has the event written when the thread has unlocked: >>events. */
 static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
 {
     if (t->dirty)
@@ -2948,6 +2948,13 @@ static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
     t->next_dirty = after->dirty;
     after->dirty = t;
     after->more = true;
+}
+
+/* The GPU may have written a lower value to the event than it is to have: the host writes that once more. */
+static void gpusync__write_again(gpusync_timeline *t, gpusync__after *after)
+{
+    t->again = true;
+    gpusync__write_later(t, after);
 }
 
 /* The timeline has this value. The caller knows that no lower signal of sent work is left. */
@@ -3180,8 +3187,7 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
             gpusync__unlist(&link->entry);
         } else if (t->target.alert & GPUSYNC__FAILED) {
             gpusync__withdraw(link, after);
-            t->again = true;
-            gpusync__write_later(t, after); /* the GPU's signal may have come after the value that means failure */
+            gpusync__write_again(t, after);
         } else if (link->entry.next) {
             gpusync__advance(t, after);
         }
@@ -3189,13 +3195,13 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
 }
 
 /* Has the end of work traced, behind those before it. */
-GPUSYNC__APART void gpusync__tell_later(gpusync__work *w, gpusync__after *after)
+GPUSYNC__APART void gpusync__trace_later(gpusync__work *w, gpusync__after *after)
 {
     gpusync__work **at = &after->settled;
     while (*at)
-        at = &(*at)->next_told;
+        at = &(*at)->next_traced;
     GPUSYNC__ADD(&w->refs, 1);
-    w->next_told = NULL;
+    w->next_traced = NULL;
     *at = w;
     after->more = true;
 }
@@ -3221,7 +3227,7 @@ static inline void gpusync__show_times(const gpusync__work *w)
 static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
-    int outcome = w->unordered || q->turn == w ? gpusync__outcome(q, w, after) : GPUSYNC__NOT_YET;
+    int outcome = w->unordered || q->to_settle == w ? gpusync__outcome(q, w, after) : GPUSYNC__NOT_YET;
     if (outcome == GPUSYNC__NOT_YET)
         return;
     if (info->ticket < w->ticket) {
@@ -3235,17 +3241,17 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     w->state = GPUSYNC__SETTLED;
     q->ahead++;
     if (q->target.device->trace)
-        gpusync__tell_later(w, after);
+        gpusync__trace_later(w, after);
     if (w->links)
         gpusync__pass_links(w, after);
     if (w->unordered) {
-        q->alone--;
+        q->unordered_count--;
     } else { /* the next ordered work may settle */
         do
-            q->turn = q->turn->next;
-        while (q->turn && q->turn->unordered);
-        if (q->turn && q->turn->state == GPUSYNC__ENDED)
-            gpusync__stir(q->turn);
+            q->to_settle = q->to_settle->next;
+        while (q->to_settle && q->to_settle->unordered);
+        if (q->to_settle && q->to_settle->state == GPUSYNC__ENDED)
+            gpusync__stir(q->to_settle);
     }
     if (q->front != w || q->frozen) { /* nothing passes this ticket now */
         gpusync__alarm(&q->target, GPUSYNC__AHEAD);
@@ -3455,7 +3461,7 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= top->number;
     if (comes || !(t->target.alert & GPUSYNC__CLOSED))
         return GPUSYNC__NOT_YET;
-    gpusync__refuse(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
+    gpusync__doom(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
     return GPUSYNC__BADLY;
 }
 
@@ -3465,9 +3471,9 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
 {
     int result = GPUSYNC__WELL;
     if (q->target.alert & GPUSYNC__CLOSED)
-        gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
+        gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->target.alert & GPUSYNC__LOST)
-        gpusync__refuse(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
+        gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
     gpusync__unlist(&w->turn);
     if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
         return GPUSYNC__BADLY;
@@ -3509,18 +3515,14 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     after->more = true;
 }
 
-/* A queue of Metal 4 has made the signals of the work. They may have come late, behind higher ones or a failure. That a
-   lower value then changes nothing is documented for [MTLCommandBuffer encodeSignalEvent:value:], and assumed for this
-   queue: so the event is written once more. */
+/* A queue of Metal 4 has made the signals of the work. They may have come late, behind higher ones or a failure. */
 static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
 {
     for (const gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
         bool passed = t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->entry.number;
-        if (!link->signal || !link->encoded || !passed)
-            continue;
-        t->again = true;
-        gpusync__write_later(t, after);
+        if (link->signal && link->encoded && passed)
+            gpusync__write_again(t, after);
     }
     gpusync__leave(w->queue, w, after);
 }
@@ -3644,7 +3646,7 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 }
 
 /* Has work with signals stay until a queue of Metal 4 has made them: gpusync__leave. */
-GPUSYNC__APART void gpusync__await_signals(gpusync_queue *q, gpusync__work *w)
+GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__work *w)
 {
     const gpusync__link *link = w->links;
     while (link && !(link->signal && link->encoded))
@@ -3667,7 +3669,7 @@ static __attribute__((noinline)) void gpusync__send_links(gpusync_queue *q, gpus
             link->entry.number = 0; /* the ticket has ended well, and newer ones may push its record out */
     }
     if (q->metal4)
-        gpusync__await_signals(q, w);
+        gpusync__keep_until_signalled(q, w);
 }
 
 /* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
@@ -3787,9 +3789,18 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
 }
 
 /* ------------------------------------------------------------------------------- >>events --
-   Values that the host makes are written to the event after the unlock. Values that other code makes are read from it:
-   at each look, and when Metal's listener tells. A listener may not hear (said of some systems), and a block may come
-   late. */
+   The host writes an event after the unlock, one thread at a time, and only upwards (gpusync__write_event):
+     a value that the host signals is reached, or one that     gpusync__advance
+     the GPU was to signal in work that did not end well
+     the timeline has failed: UINT64_MAX                       gpusync__fail
+     the GPU's next signal is reached: a write of the host's   gpusync__advance: `crossed`
+     may have crossed it
+     the GPU has signalled late, behind a higher value or a    gpusync__write_again: `again`
+     failure
+   That an event only rises is documented for each side (signaledValue, encodeSignalEvent:value:), and assumed where
+   both write at once, and for a queue of Metal 4: the last two make up for an event that falls.
+   Values of other code are read from the event: at each look, and when Metal's listener tells (gpusync__arm). A
+   listener may not hear (said of some systems), and a block may come late. */
 
 /* What the event of a timeline is to have. An imported one is not failed. */
 static uint64_t gpusync__event_value(const gpusync_timeline *t)
@@ -3798,10 +3809,7 @@ static uint64_t gpusync__event_value(const gpusync_timeline *t)
     return fails ? GPUSYNC__FAILED_VALUE : t->target.head.completed + t->base;
 }
 
-/* Writes the value of a timeline to its event, if it is higher. One thread does at a time, and looks again whether the
-   value has changed, or the GPU may have written the event of a failed timeline. A signal of the GPU's may cross this
-   one. That an event only rises is documented for each side (signaledValue, encodeSignalEvent:value:), and assumed
-   where both write at once: so the host also writes the GPU's next value, when that is reached. */
+/* Writes the value of a timeline to its event, if it is higher, until it has not changed meanwhile. */
 static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
 {
     gpusync_timeline *t = after->dirty;
@@ -3879,7 +3887,7 @@ static const gpusync__block_descriptor gpusync__listener_descriptor = {
 };
 
 /* Metal calls this on the listener's thread. The block holds no timeline: one whose value never comes would keep it. */
-static void gpusync__heard(void *block, void *event)
+static void gpusync__event_rose(void *block, void *event)
 {
     const gpusync__listener_block *b = (const gpusync__listener_block *)block;
     gpusync__after after = GPUSYNC__NOTHING;
@@ -3925,8 +3933,8 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
     gpusync__unlock(dev);
     if (needed) {
         void *pool = gpusync__pool_push();
-        gpusync__listener_block block = {GPUSYNC__BLOCK(gpusync__heard, gpusync__listener_descriptor), t->listening,
-                                         value};
+        gpusync__listener_block block = {GPUSYNC__BLOCK(gpusync__event_rose, gpusync__listener_descriptor),
+                                         t->listening, value};
         GPUSYNC__WITH(void, void *, uint64_t, void *)
         (t->event, gpusync__sel.notifyListener, t->listener, value, &block);
         gpusync__pool_pop(pool);
@@ -3969,7 +3977,7 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     gpusync__work *w = after->settled;
     gpusync_error error;
     gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_COMPLETED, &w->queue->target, w->ticket);
-    after->settled = w->next_told;
+    after->settled = w->next_traced;
     error.result = GPUSYNC_OK;
     gpusync__lock(dev);
     gpusync__ticket_end(w->queue, w->ticket, &error);
@@ -3977,9 +3985,9 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     event.gpu_end_s = gpusync__has_times(w) ? w->gpu_end : 0;
     if (w->count && !w->unsent && !w->unknown)
         event.time_ns = w->since_ns; /* of its last handler, or the look; or, in its turn, of a ticket before it */
-    if (event.time_ns < w->queue->told_ns)
-        event.time_ns = w->queue->told_ns;
-    w->queue->told_ns = event.time_ns;
+    if (event.time_ns < w->queue->traced_ns)
+        event.time_ns = w->queue->traced_ns;
+    w->queue->traced_ns = event.time_ns;
     gpusync__unlock(dev);
     event.result = error.result;
     event.label = w->label[0] ? w->label : event.label;
@@ -4104,7 +4112,7 @@ static bool gpusync__was_cut(const gpusync__work *w)
 
 /* Reads how a command buffer has ended, from it, or from a feedback of Metal 4, which has no status. The status is
    terminal by then; should it not be, Metal's error decides. */
-static inline void gpusync__hear(gpusync__work *w, void *source, gpusync__after *after)
+static inline void gpusync__read_end(gpusync__work *w, void *source, gpusync__after *after)
 {
     bool metal4 = w->queue->metal4;
     unsigned long status =
@@ -4118,7 +4126,7 @@ static inline void gpusync__hear(gpusync__work *w, void *source, gpusync__after 
 }
 
 /* Ends the work if it runs no more, and no handler was lost. */
-static inline void gpusync__end_heard(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
+static inline void gpusync__end_if_over(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
 {
     if (w->state != GPUSYNC__SENT || running || w->deaf)
         return;
@@ -4126,31 +4134,28 @@ static inline void gpusync__end_heard(gpusync__work *w, uint32_t running, uint64
     gpusync__settle(w->queue, w, after);
 }
 
+/* Ends the work before its last handler reads when the GPU ran, which may take long: other threads wait for the end. */
+GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(dev);
+    gpusync__end_if_over(w, w->running - 1, now, &after); /* waits for handlers go on later, with the times */
+    gpusync__finish(dev, &after);
+}
+
 /* A handler of the work is over, and has noted the times. */
 static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     bool ended = w->state >= GPUSYNC__SETTLED; /* before this handler */
-    gpusync__end_heard(w, --w->running, now, after);
+    gpusync__end_if_over(w, --w->running, now, after);
     if (w->running || !ended)
         return;
     gpusync__show_times(w);
     if (q->target.entries.next != &q->target.entries)
         gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
     gpusync__leave(q, w, after);
-}
-
-/* Notes when the GPU ran, behind the wake-up of the threads that wait for the end: to read it may take long. */
-GPUSYNC__APART void gpusync__note_late(gpusync__work *w, void *source, uint64_t now)
-{
-    gpusync_device *dev = w->queue->target.device;
-    gpusync__after after = GPUSYNC__NOTHING;
-    double start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
-    double end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
-    gpusync__lock(dev);
-    gpusync__note_times(w, start, end);
-    gpusync__count_handler(w, now, &after);
-    gpusync__finish(dev, &after);
 }
 
 /* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
@@ -4162,29 +4167,24 @@ static void gpusync__completed(void *block, void *argument)
     gpusync__work *w = gpusync__take_work(block);
     if (!w)
         return;
-    const gpusync_queue *q = w->queue;
-    gpusync_device *dev = q->target.device;
-    bool waits = argument && GPUSYNC__LOAD_SEQ(&dev->waits) && !dev->trace; /* the trace tells the times of an end */
+    gpusync_device *dev = w->queue->target.device;
     /* The argument is perhaps a wrapper of the command buffer. */
-    void *source = q->metal4 ? argument : w->buffers[((gpusync__handler *)block)->index];
+    void *source = w->queue->metal4 ? argument : w->buffers[((gpusync__handler *)block)->index];
     if (argument)
-        gpusync__hear(w, source, &after);
+        gpusync__read_end(w, source, &after);
     bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
     uint64_t now = gpusync_now_ns();
-    if (argument && !waits) {
+    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !dev->trace) /* the trace tells the times of an end */
+        gpusync__end_early(w, now);
+    if (argument) {
         start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
         end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
     }
     gpusync__lock(dev);
     gpusync__note_times(w, start, end);
     w->deaf |= deaf;
-    if (waits)
-        gpusync__end_heard(w, w->running - 1, now, &after); /* waits for handlers go on when the times are noted */
-    else
-        gpusync__count_handler(w, now, &after);
+    gpusync__count_handler(w, now, &after);
     gpusync__finish(dev, &after);
-    if (waits)
-        gpusync__note_late(w, source, now);
     gpusync__work_unref(w);
 }
 
@@ -4200,12 +4200,12 @@ static void gpusync__handler_dispose(const void *block)
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended. */
 
 /* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. last: the work
-   of the first ticket, to go on from, or NULL. alone: UNORDERED work. Under the lock. */
+   of the first ticket, to go on from, or NULL. Under the lock. */
 static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t behind,
-                                         uint64_t ticket, bool alone)
+                                         uint64_t ticket, bool only_unordered)
 {
     gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent ? q->front : NULL;
-    while (w && (w->ticket <= behind || w->state != GPUSYNC__SENT || (alone && !w->unordered)))
+    while (w && (w->ticket <= behind || w->state != GPUSYNC__SENT || (only_unordered && !w->unordered)))
         w = w->next;
     if (!w || w->ticket > ticket)
         return NULL;
@@ -4255,7 +4255,7 @@ static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
     for (uint64_t behind = 0; unordered_left || !only_unordered;) {
         gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, last, behind, ticket, only_unordered);
-        unordered_left = q->alone != 0;
+        unordered_left = q->unordered_count != 0;
         gpusync__unlock(q->target.device);
         if (last)
             gpusync__work_unref(last);
@@ -4309,7 +4309,7 @@ static void gpusync__abandon(gpusync_queue *q)
         gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
         if (w->state >= GPUSYNC__SETTLED || w->unsent)
             continue;
-        gpusync__refuse(w, result, "the queue was given up while Metal had the work: the GPU may still use its memory");
+        gpusync__doom(w, result, "the queue was given up while Metal had the work: the GPU may still use its memory");
         if (w->state == GPUSYNC__ENDED)
             gpusync__stir(w);
         else
@@ -5621,9 +5621,9 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     q->end = &w->next;
     if (!q->front)
         q->front = w;
-    if (!q->turn && !w->unordered)
-        q->turn = w;
-    q->alone += w->unordered;
+    if (!q->to_settle && !w->unordered)
+        q->to_settle = w;
+    q->unordered_count += w->unordered;
     w->place.number = w->ticket = q->target.head.committed + 1;
     GPUSYNC__STORE(&q->target.head.committed, w->ticket);
     if (c) {
@@ -5855,7 +5855,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
     gpusync__lock(dev);
     gpusync_result result = queue->target.alert & GPUSYNC__CLOSED ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
     for (gpusync__work *w = NULL; result == GPUSYNC_OK && (w = gpusync__next_held(queue, w)) != NULL;) {
-        gpusync__refuse(w, GPUSYNC_ERROR_CANCELLED, "the work was cancelled while it was held, and never ran");
+        gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "the work was cancelled while it was held, and never ran");
         gpusync__give_up(w, &after);
     }
     gpusync__finish(dev, &after);
@@ -6887,7 +6887,7 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
 static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w, unsigned long status)
 {
     const gpusync_queue *q = w->queue;
-    const gpusync__work *fronts[] = {NULL, q->held, NULL, q->turn, q->front, NULL}; /* by state */
+    const gpusync__work *fronts[] = {NULL, q->held, NULL, q->to_settle, q->front, NULL}; /* by state */
     const gpusync__work *front = w->unordered && w->state != GPUSYNC__SETTLED ? NULL : fronts[w->state];
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
     bool silent =
