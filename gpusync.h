@@ -1338,10 +1338,11 @@ GPUSYNC_API uint32_t gpusync_version(void);
          only what accepts, judges and sets out work, and the messages that send.
      2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
-         for ever. (Not in an abandon: all held work has ended then.)
+         for ever. (Not in an abandon: all held work has ended then. gpusync__bring takes the lock again.)
      3.  Nothing is settled, published or unparked under an order lock. What stirs work goes on in the same hold of the
-         device's lock, or after the unlock of the order lock. Unparks come first in `after`.
-     4.  An entry is on one ring at most. A wait of held or ended work that is not over is listed where that may change.
+         device's lock, or in the thread's next one without an order lock. Unparks come first in `after`.
+     4.  An entry is on one ring at most. A wait that is not over is listed where that may change: of UNORDERED work
+         that is held or has ended, of the first ordered work that is held, and of the one that is to settle next.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
      6.  `signals` is sorted: first signals of sent work, then, above `sent`, those of open, held, and never sent work.
      7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
@@ -1355,7 +1356,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
          reference is taken once [gpusync__take_work]. A handler's block holds the device until Metal drops the block; a
          listener's block holds no timeline.
      12. Values of other code: what waits is listed, then Metal is asked, then the event is read [gpusync__arm]. The
-         event is not believed from the lowest signal on of our own work that the GPU has not ended well.
+         event is not believed from the lowest signal on of our own work that the GPU has not ended well, but for
+         gpusync__is_brought.
      13. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
          Closing a timeline ends the host's waits and callbacks, and held work for values that never come, and nothing
          else.
@@ -1670,7 +1672,7 @@ typedef struct gpusync__entry {
 
 /* A thread that waits, on its stack. */
 typedef struct gpusync__sleeper {
-    gpusync_waiter open;   /* first: what the hooks get */
+    gpusync_waiter waiter; /* first: what the hooks get */
     pthread_mutex_t mutex; /* of the default hooks, with the next two */
     pthread_cond_t wake;
     bool permit;
@@ -1765,9 +1767,9 @@ typedef struct gpusync__work {
     void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals. With
                        Metal 4 MTL4CommitOptions come before the program's */
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
-    uint32_t refs;                          /* the queue's list; each block; each look at it. Atomic */
-    struct gpusync__work *next_dead;        /* of a list `dead` */
-    struct gpusync__work *next_traced;      /* of a list `settled` */
+    uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace it. Atomic */
+    struct gpusync__work *next_dead;   /* of a list `dead` */
+    struct gpusync__work *next_traced; /* of a list `settled` */
     /* Of open work: in the queue's ring `open`, by its number there; of HELD work that may go: in `ready`. From the
        ticket on the number is the ticket. */
     gpusync__entry place;
@@ -3672,14 +3674,13 @@ static __attribute__((noinline)) void gpusync__send_links(gpusync_queue *q, gpus
         gpusync__keep_until_signalled(q, w);
 }
 
-/* Turns work SENT: the caller sends it next, under the order lock. now: the time, or 0. */
-static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
+/* Turns work SENT: the caller sends it next, under the order lock. */
+static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     if (w->state == GPUSYNC__HELD)
         gpusync__unhold(q, w);
     w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
     w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
-    w->since_ns = now ? now : w->since_ns;
     q->sent++;
     if (w->links)
         gpusync__send_links(q, w, after);
@@ -3752,7 +3753,8 @@ static gpusync__work *gpusync__issue_one(gpusync_queue *q, uint64_t now, gpusync
     }
     if (w) {
         GPUSYNC__ADD(&w->refs, 1);
-        gpusync__set_out(q, w, now, after);
+        w->since_ns = now;
+        gpusync__set_out(q, w, after);
     }
     bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers has ended already */
     gpusync__unlock(dev);
@@ -3955,7 +3957,7 @@ static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after
     gpusync__sleeper *s = after->woken;
     after->woken = s->next; /* before `woken` is cleared: then another waker may list it */
     GPUSYNC__STORE_SEQ(&s->woken, false);
-    dev->hooks.unpark(dev->hooks.user, &s->open);
+    dev->hooks.unpark(dev->hooks.user, &s->waiter);
     GPUSYNC__SUB(&s->taken, 1);
 }
 
@@ -4309,8 +4311,11 @@ static void gpusync__abandon(gpusync_queue *q)
         gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
         if (w->state >= GPUSYNC__SETTLED || w->unsent)
             continue;
-        gpusync__doom(w, result, "the queue was given up while Metal had the work: the GPU may still use its memory");
-        if (w->state == GPUSYNC__ENDED)
+        bool ended = w->state == GPUSYNC__ENDED;
+        gpusync__doom(w, result,
+                      ended ? "the queue was given up: the work has run, but not all that it waits for has come"
+                            : "the queue was given up while Metal had the work: the GPU may still use its memory");
+        if (ended)
             gpusync__stir(w);
         else
             gpusync__give_up(w, &after);
@@ -4358,7 +4363,7 @@ GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
      its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__completed
      its target closes                   gpusync__shut
      a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
-     a callback of its target has run    gpusync__called
+     a callback of its target has run    gpusync__caller_remove
      the device is lost                  gpusync__lose: waits for room. All others end with a slice, a second later
    Without a waker the sleep ends with a slice, or at the deadline, and the sleeper looks: gpusync__sleep. */
 
@@ -4700,7 +4705,7 @@ static bool gpusync__prepare(gpusync__wait *wait, gpusync__sleeper *s, bool last
 
 static void gpusync__sleeper_init(gpusync__sleeper *s, const gpusync_device *dev, gpusync__goal *goals, size_t count)
 {
-    memset(&s->open, 0, sizeof s->open);
+    memset(&s->waiter, 0, sizeof s->waiter);
     if (dev->default_hooks) {
         pthread_mutex_init(&s->mutex, NULL);
 #ifdef __APPLE__
@@ -4735,7 +4740,7 @@ static void gpusync__outlast(const gpusync_device *dev, gpusync__sleeper *s, con
             continue;
         }
         now = gpusync_now_ns();
-        dev->hooks.park(dev->hooks.user, &s->open, now + brief);
+        dev->hooks.park(dev->hooks.user, &s->waiter, now + brief);
         brief = brief < GPUSYNC__LAST_BRIEF_NS ? 2 * brief : brief;
     }
 }
@@ -4776,7 +4781,7 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
         over = gpusync__prepare(wait, &s, last);
         if (over || last)
             break;
-        hooks->park(hooks->user, &s.open, until < deadline ? until : deadline);
+        hooks->park(hooks->user, &s.waiter, until < deadline ? until : deadline);
         now = wait->woken_ns = gpusync_now_ns();
     }
     gpusync__sleeper_end(&s, wait->device);
@@ -5131,8 +5136,8 @@ static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 }
 
 /* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
-static void gpusync__come(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
-                          bool in_turn, uint64_t now)
+static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
+                                bool in_turn, uint64_t now)
 {
     self->since_ns = now;
     self->number = number;
@@ -5145,7 +5150,8 @@ static void gpusync__come(gpusync_device *dev, const gpusync__target *t, uint64_
 }
 
 /* It has run it. */
-static void gpusync__go(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self, gpusync__after *after)
+static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
+                                   gpusync__after *after)
 {
     gpusync__caller **at = &dev->callers;
     while (*at != self)
@@ -5175,7 +5181,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     if (c) {
         gpusync__unlist(e);
         dev->due_count--;
-        gpusync__come(dev, c->target, e->number, self, !t, now);
+        gpusync__caller_add(dev, c->target, e->number, self, !t, now);
         if (c->ends && c->target)
             gpusync__object_gone(dev, &after);
     }
@@ -5191,7 +5197,7 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     gpusync__lock(dev);
     if (t && !c->ends)
         t->owed--;
-    gpusync__go(dev, c->ends ? NULL : t, self, &after);
+    gpusync__caller_remove(dev, c->ends ? NULL : t, self, &after);
     gpusync__finish(dev, &after);
     if (!c->ends) /* else it is a field of the object, which may go next */
         GPUSYNC_FREE(c);
@@ -5601,20 +5607,9 @@ static void gpusync__unlist_links(gpusync__work *w, bool signals, gpusync__after
             gpusync__withdraw(link, after);
 }
 
-/* Gives work its ticket, and sets it out or holds it. Under both locks. False: it would have to be held, and is
-   enqueued. Enqueued work that could never go is sent all the same: its place in Metal's queue is taken, and its ticket
-   fails. */
-static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback *c, uint64_t now,
-                           gpusync__after *after)
+/* Puts work behind all that the queue has, and gives it the next ticket. */
+static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
 {
-    for (gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal && !link->entry.next && !(link->target->alert & GPUSYNC__FAILED))
-            gpusync__promise(link);
-    int may = q->held && !w->unordered ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
-    if (may == GPUSYNC__WELL && w->links)
-        may = gpusync__judge(q, w, after);
-    if (w->enqueued && may == GPUSYNC__NOT_YET)
-        return false;
     w->next = NULL;
     w->at = q->end;
     *q->end = w;
@@ -5626,16 +5621,12 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     q->unordered_count += w->unordered;
     w->place.number = w->ticket = q->target.head.committed + 1;
     GPUSYNC__STORE(&q->target.head.committed, w->ticket);
-    if (c) {
-        gpusync__keep(&q->target);
-        gpusync__post(c, &q->target, w->ticket, after);
-    }
-    if (may == GPUSYNC__WELL || w->enqueued) {
-        gpusync__set_out(q, w, now, after);
-        return true;
-    }
+}
+
+/* Holds work that has its ticket. may: NOT_YET, or BADLY: it ends. */
+static void gpusync__hold(gpusync_queue *q, gpusync__work *w, int may, gpusync__after *after)
+{
     w->state = GPUSYNC__HELD;
-    w->since_ns = now ? now : w->since_ns;
     q->held_count++;
     if (!q->held && !w->unordered)
         q->held = w;
@@ -5644,15 +5635,78 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
         gpusync__give_up(w, after);
     else
         gpusync__let_others_by(w, after); /* of open work: it is committed now */
+}
+
+/* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. False: it would have to be
+   held, and is enqueued. Enqueued work that could never go is sent all the same: its place in Metal's queue is taken,
+   and its ticket fails. */
+static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback *c, uint64_t now,
+                           gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal && !link->entry.next && !(link->target->alert & GPUSYNC__FAILED))
+            gpusync__promise(link);
+    int may = q->held && !w->unordered ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
+    if (may == GPUSYNC__WELL && w->links)
+        may = gpusync__judge(q, w, after);
+    if (w->enqueued && may == GPUSYNC__NOT_YET)
+        return false;
+    w->since_ns = now ? now : w->since_ns;
+    gpusync__line_up(q, w);
+    if (c) {
+        gpusync__keep(&q->target);
+        gpusync__post(c, &q->target, w->ticket, after);
+    }
+    if (may == GPUSYNC__WELL || w->enqueued)
+        gpusync__set_out(q, w, after);
+    else
+        gpusync__hold(q, w, may, after);
     return true;
 }
 
-/* Under both locks: takes over the open work of the submission's buffers: its links, in the order of the buffers, and
-   its room. */
+/* Takes over the open work of a submission's command buffer: its room, and its links, behind the submission's own
+   waits. */
+static void gpusync__take_over(gpusync__work *w, gpusync__work *part)
+{
+    gpusync__unlist(&part->place);
+    part->room = 0;
+    w->room++;
+    part->next = w->parts;
+    w->parts = part;
+    for (gpusync__link *link = part->links; link; link = link->next)
+        link->entry.work = w;
+    w->listed += part->listed;
+    if (!w->label[0])
+        memcpy(w->label, part->label, sizeof w->label);
+    if (!part->links)
+        return;
+    *part->links_end = *w->waits_end;
+    *w->waits_end = part->links;
+}
+
+/* Gives back the open work that was taken over last. */
+static void gpusync__give_back(gpusync__work *w)
+{
+    gpusync__work *part = w->parts;
+    w->parts = part->next;
+    if (part->links) {
+        *w->waits_end = *part->links_end;
+        *part->links_end = NULL;
+    }
+    for (gpusync__link *link = part->links; link; link = link->next)
+        link->entry.work = part;
+    w->listed -= part->listed;
+    w->room--;
+    part->room = 1;
+    gpusync__open(w->queue, part);
+}
+
+/* Counts the room of a submission's command buffers, and takes over their open work, the last first: the links come to
+   stand in the order of the buffers. Under both locks. */
 static gpusync_result gpusync__join(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
-    if (q->metal4 && w->given) {
+    if (q->metal4 && w->given) { /* the ticket has one place for all */
         if (!gpusync__has_room(q))
             return GPUSYNC_ERROR_QUEUE_FULL;
         w->room = 1;
@@ -5662,47 +5716,14 @@ static gpusync_result gpusync__join(gpusync__work *w)
         gpusync__work *part = q->metal4 ? NULL : gpusync__find_open(q, w->buffers[i]);
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
-        if (q->metal4)
-            continue; /* the ticket has one place for all */
-        w->room++;
-        if (!part) {
+        if (part) {
+            gpusync__take_over(w, part);
+        } else if (!q->metal4) {
+            w->room++;
             q->room++; /* Metal has counted it, and never asks */
-            continue;
         }
-        gpusync__unlist(&part->place);
-        part->room = 0;
-        part->next = w->parts;
-        w->parts = part;
-        for (gpusync__link *link = part->links; link; link = link->next)
-            link->entry.work = w;
-        w->listed += part->listed;
-        if (!w->label[0])
-            memcpy(w->label, part->label, sizeof w->label);
-        if (!part->links)
-            continue;
-        *part->links_end = *w->waits_end;
-        *w->waits_end = part->links;
     }
     return GPUSYNC_OK;
-}
-
-/* Gives back what a refused submission has taken over. The signals that are left are its own. */
-static void gpusync__part(gpusync__work *w, gpusync__after *after)
-{
-    for (gpusync__work *part; (part = w->parts) != NULL;) {
-        w->parts = part->next;
-        if (part->links) {
-            *w->waits_end = *part->links_end;
-            *part->links_end = NULL;
-        }
-        for (gpusync__link *link = part->links; link; link = link->next)
-            link->entry.work = part;
-        w->listed -= part->listed;
-        w->room--;
-        part->room = 1;
-        gpusync__open(w->queue, part);
-    }
-    gpusync__unlist_links(w, true, after);
 }
 
 /* Enters work, if its queue takes it. open: it was open. Under both locks. */
@@ -5720,8 +5741,11 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
         if (open)
             gpusync__open(q, w);
     }
-    if (result != GPUSYNC_OK && w->submitted)
-        gpusync__part(w, after);
+    if (result == GPUSYNC_OK || !w->submitted)
+        return result;
+    while (w->parts)
+        gpusync__give_back(w);
+    gpusync__unlist_links(w, true, after);
     return result;
 }
 
@@ -5732,6 +5756,23 @@ GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, const gpusyn
     gpusync__trace(dev, kind, &w->queue->target, w->ticket, w->label, now);
     if (holds)
         gpusync__trace(dev, GPUSYNC_TRACE_HOLD, &w->queue->target, w->ticket, w->label, now);
+}
+
+/* New work for a buffer that nothing here knows. Under both locks, but for the call of the program's allocator. NULL:
+   *result tells why not. */
+static gpusync__work *gpusync__bring(gpusync_queue *q, void *buffer, uint64_t now, gpusync_result *result)
+{
+    gpusync_device *dev = q->target.device;
+    gpusync__work *memory = gpusync__reuse(q);
+    gpusync__unlock(dev);
+    gpusync__mutex_unlock(&q->order);
+    gpusync__work *w = gpusync__foreign(q, buffer, memory, result);
+    if (w)
+        w->since_ns = now ? now : gpusync_now_ns();
+    gpusync__mutex_lock(&q->order);
+    gpusync__lock(dev);
+    q->room += w != NULL; /* it is never refused for want of room */
+    return w;
 }
 
 /* Has work enter its queue: it gets a ticket, and Metal gets the work, if nothing holds it back. w NULL: the open work
@@ -5748,18 +5789,10 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
     bool open = !w && (w = gpusync__find_open(q, buffer)) != NULL;
-    if (!w && gpusync__is_held(q, buffer)) {
+    if (!w && gpusync__is_held(q, buffer))
         result = GPUSYNC_ERROR_ALREADY_COMMITTED;
-    } else if (!w) {
-        gpusync__work *memory = gpusync__reuse(q);
-        gpusync__unlock(dev);
-        gpusync__mutex_unlock(&q->order); /* the program's allocator is called without a lock */
-        w = foreign = gpusync__foreign(q, buffer, memory, &result);
-        now = now ? now : gpusync_now_ns();
-        gpusync__mutex_lock(&q->order);
-        gpusync__lock(dev);
-        q->room += w != NULL; /* it is never refused for want of room */
-    }
+    else if (!w)
+        w = foreign = gpusync__bring(q, buffer, now, &result);
     if (w) {
         w->enqueued |= enqueued;
         result = gpusync__try_enter(q, w, open, c, now, &after);
@@ -7134,7 +7167,7 @@ static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
     if (begins) {
         GPUSYNC__STORE(&item->state, GPUSYNC__RUNNING);
         t->owed++;
-        gpusync__come(dev, t, 0, &self, false, now);
+        gpusync__caller_add(dev, t, 0, &self, false, now);
     }
     gpusync__unlock(dev);
     if (!begins)
@@ -7145,7 +7178,7 @@ static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
     GPUSYNC__STORE(&t->head.completed, t->head.completed + 1);
     gpusync__wake(t, t->head.completed, &after);
     t->owed--;
-    gpusync__go(dev, t, &self, &after);
+    gpusync__caller_remove(dev, t, &self, &after);
     gpusync__finish(dev, &after);
 }
 
