@@ -114,14 +114,14 @@ help: ## this text
 		printf '  %-10s %s\n' "$$target" "$$text"; done
 	echo 'Those for work on gpusync itself, and what they take, stand in tests/README.md.'
 
-run: $(BUILD)/examples/quickstart ## build and run examples/quickstart.c: work, every way to wait, a failure, a limit
+run: $(BUILD)/examples/quickstart ## build and run examples/quickstart.c: ways to wait, a failure, a limit
 	$(RUN) $< || test $$? -eq 77 # skipped, with the reason
 
 test: $(test_programs) $(example_programs) ## build and run all tests; ends with "N passed, N failed"
 	$(tell_left_out)
 	RUN='$(RUN)' tests/run.sh $(test_programs) --examples $(example_programs)
 
-check: ## all that CI checks: tests, sanitizers, compilers and standards, costs, the pages
+check: ## all that CI checks on Linux: tests, sanitizers, compilers and standards, costs, the pages
 	V='$(V)' BUILD='$(abspath $(top))' .ci/run
 
 # On Linux -lsoftmetal is enough, for a program in any language: it is a linker script that names the shared library, and
@@ -169,7 +169,7 @@ place = '$(subst ','\'',$(DESTDIR)$(PREFIX))'
 fill_in = sed -e 's/@VERSION@/$(VERSION)/' -e 's/@LIBS@/$(if $(darwin),$(frameworks))/'
 licence_text = sed -n -e '/^ *SPDX-License-Identifier/,$$ { s/^   //; s, \*/$$,,; p; }' gpusync.h
 
-install:
+install: ## install the header with pkg-config and CMake files into $(DESTDIR)$(PREFIX)
 	umask 022 && for folder in $(sort $(dir $(installed))); do mkdir -p $(place)/$$folder || exit; done
 	install -m 644 gpusync.h $(place)/include/gpusync.h
 	install -m 644 examples/with/cmake/gpusyncConfig.cmake $(place)/$(package)/gpusyncConfig.cmake

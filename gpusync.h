@@ -119,12 +119,13 @@
 
      macro                    defined in          meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies
+     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies.
+                                                  The copy that made an object is the only one to call for it.
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
      GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or
                                                   neither. Any thread calls them, Metal's too, and none with a lock of
-                                                  gpusync.
+                                                  gpusync. They may call what `log` may.
      GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
                                                   0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
                                                   NULL; a destroy of NULL returns OK; texts work.
@@ -159,7 +160,9 @@
 
    Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No function that it
    calls may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
-   (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of gpusync.
+   (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of gpusync. A thread
+   that is stopped in a call (by a collector, by a debugger) may have a lock of gpusync: until it goes on, only the
+   inline calls return for certain.
 
    >>ownership ---------------------------------------------------------------------------------------------------------
 
@@ -231,7 +234,8 @@
 #endif
 
 /* The symbols of three calls that every program needs contain the version: files compiled with different minor versions
-   of this header do not link. For other languages each has a plain symbol, too: compare gpusync_version first. */
+   of this header do not link (a plug-in with GPUSYNC_STATIC may have another). For other languages each has a plain
+   symbol, too: compare gpusync_version first. */
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
@@ -377,7 +381,7 @@ typedef struct gpusync_device_desc {
     void *GPUSYNC_OPT log_user;             /**< Passed to log. */
     gpusync_callback_mode callback_mode;    /**< Where callbacks run. */
     /** QUEUED: a dispatch_queue_t, which must be serial (not checked); retained. Give it a quality of service: without
-        one libdispatch uses that of the first thread that asks. NULL: gpusync's. */
+        one libdispatch uses that of the first thread that asks. NULL: gpusync's. MANUAL: NULL. */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program runs callbacks now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
@@ -485,7 +489,8 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
 /** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
     command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer_create or from anywhere else; not a wrapper
                     that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
-                    gpusync_commit_marker). One that was made elsewhere needs no room, but counts.
+                    gpusync_commit_marker). End its encoders before, and add nothing afterwards: Metal may get it later.
+                    One that was made elsewhere needs no room, but counts.
     Returns  OK: sent; or held, for held work before it, a wait in the buffer, or the order of its signals; or, if
              what it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be
              held. After an error the buffer is as before, open or not: commit it later, or discard it.
@@ -815,7 +820,8 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
                                                      uint64_t *GPUSYNC_OPT base);
 
 /** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
-    signalled counts when the work has succeeded. Does not look at work; reads the event with signalled_by_others.
+    signalled counts when the work has succeeded. A value of the host's may be here, and end waits, a moment before the
+    event has it. Does not look at work; reads the event with signalled_by_others.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -831,7 +837,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work in flight that was to signal it is not affected.
     reason   Copied: result, class, code, texts and labels reach what waits. Its result counts from
-             ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION. NULL: ERROR_EXECUTION.
+             ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION (NULL, too). Class NONE is OTHER.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
@@ -859,7 +865,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has, or the call was refused. Set whatever the call returns.
     A point that has not ended when its queue or timeline is destroyed fails with ERROR_DESTROYED: ANY and
-    ALL_OR_FAILURE end, ALL goes on with the others; if its work ends before ALL looks again, that result counts. One
+    ALL_OR_FAILURE end, ALL goes on with the others; if it has ended when the wait looks again, that result counts. One
     that has not ended a second after the device was lost fails with ERROR_DEVICE_LOST.
     GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, ALL those of
     each such point, ALL_OR_FAILURE those of each up to `which`.
@@ -1005,8 +1011,9 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** End all held work of the queue with ERROR_CANCELLED, plain commits that are held for other work, too. Ordered
     work ends in its turn, after the ordered work before it; the timelines that the work was to signal fail then
-    (order_only ones rise). Work that failed before keeps its failure. Encode cancelled work into new command buffers;
-    do not commit the old ones: gpusync no longer knows what these wait for on the GPU.
+    (order_only ones rise, and one that has been sent a higher value meanwhile does not fail: sentence 7). Work that has
+    failed in front of all held work keeps its failure. Encode cancelled work into new command buffers; do not commit
+    the old ones: gpusync no longer knows what these wait for on the GPU.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 
@@ -1050,8 +1057,9 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
               that, nor that another queue holds the buffer. To begin a buffer that is held discards its recording.
    Room       Counts tickets. No limit by default; with max_command_buffer_count a commit may return ERROR_QUEUE_FULL.
    Lifetimes  Metal retains nothing. gpusync retains command buffers until the feedback, and, also after a destroy, the
-              queue and the events of signals until the queue has made these. The program owns the rest, residency
-              and barriers, too. Reset an allocator when all work recorded with it is done (gpusync_is_done).
+              queue, the buffers and the events of signals until the queue has made these (on a lost device: perhaps for
+              ever). The program owns the rest, residency and barriers, too. Reset an allocator when all work recorded
+              with it is done (gpusync_is_done).
    End        Metal reports it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
               repair a feedback that Metal loses: then the ticket never ends, and gpusync_queue_destroy does not return
               (gpusync_queue_abandon does). Never wait on the feedbackQueue of the program's own queue descriptor.
@@ -1282,7 +1290,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
    the entries whose numbers have come [gpusync__take]: sleepers go to `after`, callbacks become due, work is stirred.
    Before the unlock all stirred work is judged, and what that stirs, too [gpusync__go_on]: ended work settles, held
    work becomes ready. After the unlock the thread does what stands in `after` [gpusync__work_off]. A step costs what it
-   changes, not what there is.
+   changes, not what there is; but lists are searched from one end, for an open buffer [gpusync__find_open], for the
+   place of a number that does not rise [gpusync__insert], for a lower signal of held work [gpusync__blocker].
 
    LIVES
      work      OPEN: made, or encoded into; its signals are on their timelines.
@@ -6341,6 +6350,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline,
     }
     if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
         error.result = GPUSYNC_ERROR_EXECUTION;
+    if (error.failure == GPUSYNC_FAILURE_NONE)
+        error.failure = GPUSYNC_FAILURE_OTHER;
     gpusync__lock(timeline->target.device);
     gpusync_result result = GPUSYNC_OK;
     if (timeline->target.alert & GPUSYNC__CLOSED)
@@ -6953,7 +6964,7 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
                : status <= GPUSYNC__STATUS_COMMITTED ? "with Metal (committed)"
                                                      : "with Metal (scheduled)";
     if (w->state == GPUSYNC__HELD)
-        return "held";
+        return status >= GPUSYNC__STATUS_COMMITTED ? "held, though other code has committed it," : "held";
     if (w->state == GPUSYNC__ENDED)
         return "over";
     return "ended";
@@ -6977,8 +6988,8 @@ static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, co
 static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
 {
     void *buffer = w->count > w->first ? w->buffers[w->first] : NULL, *pool = gpusync__pool_push();
-    /* of Metal 4 no more is known */
-    unsigned long status = buffer && !w->queue->metal4 ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_COMMITTED;
+    /* of Metal 4 nothing is known */
+    unsigned long status = buffer && !w->queue->metal4 ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_NOT_ENQUEUED;
     for (uint32_t i = w->first; i < w->count && status >= GPUSYNC__STATUS_COMPLETED; i++)
         status = gpusync__status(w->buffers[i]);
     gpusync__copy_string(label, 64, gpusync__send_id(buffer, gpusync__sel.label));

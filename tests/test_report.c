@@ -439,6 +439,18 @@ HANG(test_S9_a_buffer_that_the_program_committed_itself)
         NONE);
 }
 
+/* The same of a buffer that gpusync holds: Metal would refuse its second commit. */
+HANG(test_S9_a_held_buffer_that_other_code_committed)
+{
+    void *buffer = named_buffer(s->q[0], "twice");
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    metal_commit(buffer);
+    assert_hang(s, "a held buffer that other code committed",
+                LINES("    ticket 1 'twice': held, though other code has committed it, for 5.0 ms; waits on the host for "
+                      "value 1 of timeline 'a', which no work is to signal"),
+                NONE);
+}
+
 /* The same buffer enqueued: it has a place in Metal's queue, and what is committed behind it waits in Metal. */
 HANG(test_S9_an_enqueued_buffer)
 {

@@ -409,6 +409,7 @@ on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines =
     assert_result(job_end(&jobs[0]), GPUSYNC_ERROR_NO_DEVICE);
     assert_result(job_end(&jobs[1]), GPUSYNC_ERROR_NO_DEVICE);
     assert_int_equal(jobs[1].error.ticket, held);
+    assert_int_equal(jobs[1].error.failure, GPUSYNC_FAILURE_OTHER); /* the reason had no class */
     assert_true(jobs[1].error.inherited);
     assert_int_equal(jobs[1].error.origin, 0); /* no work failed */
     assert_false(jobs[1].error.ran);
