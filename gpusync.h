@@ -413,8 +413,8 @@ typedef struct gpusync_queue_desc {
     /** Shows in failures and in the log; given to a queue that gpusync makes. NULL: that of metal_queue. */
     const char *GPUSYNC_OPT label;
     /** Room: command buffers that may be open, held or sent at a time; a ticket counts as one at least. On a
-        metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits and
-        one for its signals. 0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program
+        metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits.
+        0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program
         made (64 by default): pass one less than yours. */
     uint32_t max_command_buffer_count;
     uint32_t error_log_count;             /**< Failures on record for gpusync_queue_next_error; 0: 64. */
@@ -932,9 +932,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 
 /** Flags of a submission. Open: later versions may have more. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
-    /** The host waits until each value is reached, and signals, in place of the GPU: for command buffers encoded
-        elsewhere. Without it the waits are in a command buffer of gpusync's in front, the signals in one behind: where
-        work shares no tracked resource with these, Metal may run it before a wait ends, and signal early. */
+    /** The host waits until each value is reached, and signals, in place of the GPU. Without it the waits are in a
+        command buffer of gpusync's in front, the signals at the end of the last command buffer: where these and the
+        others share no tracked resource, Metal may run the work before a wait ends, and signal before all has ended. */
     GPUSYNC_SUBMIT_HOST_SYNC = 2,
     GPUSYNC_SUBMIT_UNORDERED = 4 /**< Passes held work; while it is held, no work queues up behind it (sentence 3). */
 } gpusync_submit_flags;
@@ -957,12 +957,12 @@ typedef struct gpusync_submission {
     they wait for, have ended. Waits and signals that were encoded into the buffers count, too. Never waits for room.
     Returns  OK: sent, held, or ended already; *ticket is written before on_complete may run. After an error the command
              buffers are as before, and on_complete is not called. Every error of gpusync_commit, about any of the
-             command buffers. ERROR_QUEUE_FULL: no room for a submission without command buffers, or for gpusync's own:
-             one for waits and one for signals that the GPU makes. ERROR_INVALID_TICKET: a wait above what was
-             committed, or EVERYTHING. ERROR_NOT_RISING also: the signals of one timeline do not rise, or a value above
-             GPUSYNC_MAX_VALUE. ERROR_METAL_NIL: gpusync's own buffers. ERROR_ENQUEUED also: an enqueued command buffer
-             behind one that is not, or behind gpusync's own for waits: Metal would run it first. ERROR_INVALID_ARGUMENT
-             also: a point of another device, a signal of a ticket, a command buffer twice, an unknown flag.
+             command buffers. ERROR_QUEUE_FULL: no room for a submission without command buffers, or for gpusync's own
+             one with the waits. ERROR_INVALID_TICKET: a wait above what was committed, or EVERYTHING. ERROR_NOT_RISING
+             also: the signals of one timeline do not rise, or a value above GPUSYNC_MAX_VALUE. ERROR_METAL_NIL:
+             gpusync's own buffer. ERROR_ENQUEUED also: an enqueued command buffer behind one that is not, or behind
+             gpusync's own for waits: Metal would run it first. ERROR_INVALID_ARGUMENT also: a point of another device,
+             a signal of a ticket, a command buffer twice, an unknown flag.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
     Owns retains command buffers until their handlers ran, and what the points name until the submission has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
@@ -1773,8 +1773,8 @@ typedef struct gpusync__work {
     struct gpusync__work *next; /* of those that have a ticket, or that are free */
     struct gpusync__work **at;  /* of those that have a ticket: the pointer to this one */
     gpusync_queue *queue;       /* with a reference */
-    void **buffers; /* +1 each: of a marker the other code's; ours for waits; the program's; ours for signals. With
-                       Metal 4 MTL4CommitOptions come before the program's */
+    void **buffers;             /* +1 each: of a marker the other code's; ours, for waits; the program's. With Metal 4
+                       MTL4CommitOptions come before the program's */
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
     uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace it. Atomic */
     struct gpusync__work *next_dead;   /* of a list `dead` */
@@ -1787,6 +1787,7 @@ typedef struct gpusync__work {
     gpusync__link few_links[GPUSYNC__FEW];
     uint64_t ticket;
     gpusync__link *links;        /* in the order in which they were added */
+    gpusync__link *late;         /* those from here on are encoded into the last command buffer as it is sent */
     struct gpusync__work *parts; /* open work of its command buffers that a submission has taken over, by `next` */
     struct gpusync__work
         *yields;           /* while `turn` is listed: the held work that is to signal first. NULL: other work is */
@@ -1802,7 +1803,7 @@ typedef struct gpusync__work {
     uint8_t state;
     bool unordered, submitted, marker;
     bool by_host;      /* the host waits and signals */
-    bool encodes[2];   /* waits, signals of its own are for the GPU */
+    bool encodes;      /* a wait of its own is for the GPU */
     bool enqueued;     /* has a place in Metal's queue already, and cannot be held */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
@@ -1856,7 +1857,7 @@ struct gpusync_queue {
     gpusync__work *free_work;    /* memory of work that is gone: a queue has its own, for the caches of its threads */
     uint32_t free_count;
     uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
-    uint32_t own;         /* taken besides: gpusync's own, for waits, signals and markers */
+    uint32_t own;         /* taken besides: gpusync's own, for waits and markers */
     gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
     gpusync_error *log;   /* failure n at n % log_size */
     uint64_t log_count;
@@ -3291,9 +3292,9 @@ static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marke
     return alert < GPUSYNC__STUCK ? GPUSYNC_OK : gpusync__refusal(alert, marker);
 }
 
-/* Whether the program may have one more command buffer. A Metal queue that gpusync made holds three times as many, and
-   one: each ticket may take one for its waits and one for its signals, and Metal counts a buffer until its handler
-   returns, gpusync until it begins. */
+/* Whether the program may have one more command buffer. A Metal queue that gpusync made holds twice as many, and one:
+   each ticket may take one for its waits, and Metal counts a buffer until its handler returns, gpusync until it
+   begins. */
 static bool gpusync__has_room(const gpusync_queue *q)
 {
     return q->room + (q->imported ? q->own : 0) < q->limit;
@@ -3741,6 +3742,9 @@ static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
         gpusync__send_work4(dev, w);
         return;
     }
+    for (const gpusync__link *link = w->late; link; link = link->next)
+        if (link->encoded)
+            gpusync__encode(w->buffers[w->count - 1], link);
     for (uint32_t i = w->passive, count = w->count; i < count; i++)
         gpusync__send_one(dev, w, i);
 }
@@ -5838,7 +5842,7 @@ static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
 {
     gpusync_queue *q = w->queue;
     uint32_t place = !w->given && !(q->imported && own);
-    uint32_t most = q->imported ? q->limit : 3 * q->limit;
+    uint32_t most = q->imported ? q->limit : 2 * q->limit;
     gpusync__lock(q->target.device);
     bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
     if (fits) {
@@ -5969,7 +5973,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     if (signal && w->queue->metal4 && gpusync__waits_on_gpu(w, point->timeline))
         link->encoded = false;
     link->awaited = link->crossed = false;
-    w->encodes[signal] |= link->encoded;
+    w->encodes |= link->encoded && !signal;
     if ((result = gpusync__join_link(w, link)) == GPUSYNC_OK)
         return result;
     gpusync__unref(t);
@@ -6054,9 +6058,9 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 }
 
 /* -------------------------------------------------------------------------------- >>submit --
-   A submission is work like any other. Its own waits stand in a command buffer in front of the program's, its signals
-   in one behind. It takes over the open work of the program's buffers when it enters, and gives that back if it is
-   refused. */
+   A submission is work like any other. Its own waits stand in a command buffer in front of the program's. Its signals
+   are encoded into the last of these when it is sent: a refused submission changes nothing. It takes over the open work
+   of the program's buffers when it enters, and gives that back if it is refused. */
 
 /* Adds waits or signals. */
 static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_point *points, size_t count, bool signal)
@@ -6091,21 +6095,21 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     return GPUSYNC_OK;
 }
 
-/* Makes gpusync's own command buffer for the waits or signals, or Metal 4's commit options. The points of parts are
-   encoded already, and join later. */
-static gpusync_result gpusync__add_own(gpusync__work *w, uint32_t i, bool signal)
+/* Makes gpusync's own command buffer, for waits, or for all points of a submission that has no other; or Metal 4's
+   commit options. */
+static gpusync_result gpusync__add_own(gpusync__work *w)
 {
     bool metal4 = w->queue->metal4;
-    void *made = w->buffers[i] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
+    void *made = w->buffers[0] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
     if (metal4 || !made)
         return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        if (link->encoded && link->signal == signal)
+    for (const gpusync__link *link = w->links; link != w->late; link = link->next)
+        if (link->encoded)
             gpusync__encode(made, link);
     return GPUSYNC_OK;
 }
 
-/* Puts a submission together. */
+/* Puts a submission together. The points of parts are encoded already, and join later. */
 static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submission *s)
 {
     w->submitted = true;
@@ -6115,21 +6119,21 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->by_host = s->flags & GPUSYNC_SUBMIT_HOST_SYNC || (metal4 && !w->given);
     gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = s->wait_count ? gpusync__add_links(w, s->waits, s->wait_count, false) : GPUSYNC_OK;
-    bool front = metal4 ? w->given != 0 : w->encodes[false]; /* MTL4CommitOptions, or a command buffer */
+    bool signals = s->signal_count && !w->given && !w->by_host; /* in gpusync's own command buffer */
+    bool own = metal4 ? w->given != 0 : w->encodes || signals;
     w->waits_end = w->links_end;
     w->buffers[0] = NULL;
-    w->first = w->count = front;
+    w->first = w->count = own;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
     if (result == GPUSYNC_OK && s->signal_count)
         result = gpusync__add_links(w, s->signals, s->signal_count, true);
-    bool back = w->encodes[true] && !metal4;
-    if (result == GPUSYNC_OK && (!w->given || ((front || back) && !metal4)))
-        result = gpusync__reserve(w, metal4 ? 0 : (uint32_t)front + back);
-    if (result == GPUSYNC_OK && front)
-        result = gpusync__add_own(w, 0, false);
-    if (result == GPUSYNC_OK && back)
-        result = gpusync__add_own(w, w->count++, true);
+    if (w->given)
+        w->late = *w->waits_end;
+    if (result == GPUSYNC_OK && (!w->given || (own && !metal4)))
+        result = gpusync__reserve(w, own && !metal4);
+    if (result == GPUSYNC_OK && own)
+        result = gpusync__add_own(w);
     return result;
 }
 
@@ -6140,7 +6144,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
         s->flags & ~flags)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__callback *c = s->on_complete ? (gpusync__callback *)gpusync__zeroed(sizeof *c) : NULL;
-    gpusync__work *w = gpusync__work_new(queue, NULL, s->command_buffer_count + 2);
+    gpusync__work *w = gpusync__work_new(queue, NULL, s->command_buffer_count + 1);
     gpusync_result result = w && (c || !s->on_complete) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (c) {
         c->fn = s->on_complete;
@@ -6638,7 +6642,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_create(const gpusync_device_desc *
 /* A new Metal queue, +1, or NULL. It holds more than the limit: see gpusync__has_room. */
 static void *gpusync__new_queue(const gpusync_device *dev, uint32_t limit, const char *label)
 {
-    unsigned long most = 3 * (unsigned long)limit + 1;
+    unsigned long most = 2 * (unsigned long)limit + 1;
     void *queue = GPUSYNC__WITH(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
     if (label)
         gpusync__send_void_id(queue, gpusync__sel.setLabel, gpusync__label(label));

@@ -113,6 +113,23 @@ on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timeli
     metal_release(cells);
 }
 
+/* Metal may run what shares no memory side by side: a signal in a command buffer of its own would not wait. */
+on_stage_with(test_S7_a_signal_comes_behind_its_command_buffer_where_metal_overlaps, .timelines = 1, .real = true)
+{
+    void *hangs = new_buffer(s->q[0]);
+    metal_retain(hangs);
+    softmetal_set_chaos(&(softmetal_chaos){.overlap_per_mille = 1000});
+    softmetal_hang(hangs);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(hangs), SIGNALS(at(s->t[0], 1)));
+    commit(s->q[0], new_buffer(s->q[0]));
+    metal_wait_until_completed(softmetal_last_buffer(s->metal[0]));
+    assert_int_equal(shown(s->t[0]), 0);
+    softmetal_unhang(hangs);
+    metal_release(hangs);
+    assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(20), NULL));
+    assert_int_equal(shown(s->t[0]), 1);
+}
+
 /* -- links -------------------------------------------------------------------------------------------------------- */
 
 on_both_kinds_with(test_S7_encoded_signals_count_beside_those_of_the_submission, .timelines = 3)
