@@ -268,14 +268,13 @@ static void say(graph *g, const char *format, ...) __attribute__((format(printf,
 static void say(graph *g, const char *format, ...)
 {
     va_list list;
-    int n;
     if (graph_tells) {
         va_start(list, format);
         vfprintf(stderr, format, list);
         va_end(list);
     }
     va_start(list, format);
-    n = vsnprintf(g->text + g->length, sizeof g->text - g->length, format, list);
+    int n = vsnprintf(g->text + g->length, sizeof g->text - g->length, format, list);
     va_end(list);
     if (n > 0 && g->length + (size_t)n < sizeof g->text)
         g->length += (size_t)n;
@@ -726,7 +725,6 @@ static void model_rise(graph *g, int timeline, uint64_t value, const model_work 
 static void model_fail_timeline(graph *g, int timeline, results failure, uint64_t below)
 {
     model_timeline *t = &g->t[timeline];
-    gpusync_result result;
     uint64_t value = 0, seen;
     int i;
     if (t->failure && t->failed_at == g->step)
@@ -738,7 +736,7 @@ static void model_fail_timeline(graph *g, int timeline, results failure, uint64_
         seen = below - 1;
     if (seen > t->reached)
         t->reached = seen;
-    result = ask_timeline(g, timeline, &value);
+    gpusync_result result = ask_timeline(g, timeline, &value);
     for (i = 0; result < 0 && i < g->work_count; i++) /* ... and the other way round */
         if (model_sent(&g->work[i]) && g->work[i].ended && g->work[i].rank == value && value > t->reached &&
             signals_timeline(&g->work[i], timeline))
@@ -1340,8 +1338,7 @@ static void check_sent_of_queue(graph *g, int queue)
 {
     int64_t last = 0;
     int part_of = -1;
-    unsigned part = 0;
-    unsigned i;
+    unsigned part = 0, i;
     for (i = 0; i < g->commit_count; i++) {
         int n = work_of(g, g->commits[i].buffer);
         const model_work *w;
@@ -1441,10 +1438,9 @@ static void check_tickets(graph *g)
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
         gpusync_result expected = w->state == MODEL_SETTLED ? w->result : not_yet(g, GPUSYNC_NOT_READY);
-        gpusync_result got;
         if (w->state == MODEL_OPEN || w->state == MODEL_GONE)
             continue;
-        got = ask_ticket(g, w);
+        gpusync_result got = ask_ticket(g, w);
         if (got != expected && !(g->q[w->queue].closed && got == GPUSYNC_NOT_READY))
             wrong(g, "work %d, ticket %d of queue %d (%s): poll says %d (%s), the contract %d", i, (int)w->ticket,
                   w->queue, state_names[w->state], got, gpusync_result_string(got), expected);
@@ -1496,8 +1492,7 @@ static void check_failures(graph *g)
     int i;
     for (i = 0; i < (int)g->rules->queues; i++) {
         uint64_t cursor = 0;
-        unsigned count = 0;
-        unsigned seen = 0;
+        unsigned count = 0, seen = 0;
         gpusync_error error;
         int64_t last_ordered = 0;
         bool found[MOST_WORK + 1] = {false};
@@ -1542,7 +1537,6 @@ static void check_everything(graph *g)
     for (i = 0; i < (int)g->rules->queues; i++) {
         model_queue *q = &g->q[i];
         results allowed = 0;
-        gpusync_result got;
         bool all = model_done(g, i) == q->last;
         int64_t first = INT64_MAX;
         bool unordered = false;
@@ -1568,7 +1562,7 @@ static void check_everything(graph *g)
         allowed |= q->stuck; /* both are promised: the first, and what sticks */
         if (q->stuck)
             allowed &= ~ONLY_OK;
-        got = gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL);
+        gpusync_result got = gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL);
         if (!all && !q->stuck && got != not_yet(g, GPUSYNC_NOT_READY))
             wrong(g, "poll for everything of queue %d says %d", i, got);
         if (all && (got > 0 || !(allowed & RESULT(got))))
@@ -1871,7 +1865,6 @@ static bool can_make(graph *g, int queue)
 {
     void *buffer = NULL;
     results allowed = 0;
-    gpusync_result got;
     if (g->lost)
         allowed |= RESULT(GPUSYNC_ERROR_DEVICE_LOST);
     if (g->q[queue].stuck)
@@ -1880,7 +1873,7 @@ static bool can_make(graph *g, int queue)
         return false;
     if (!allowed || g->q[queue].metal4)
         return room_for_work(g);
-    got = gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer);
+    gpusync_result got = gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer);
     if (got >= 0 || !(allowed & RESULT(got)) || buffer)
         wrong(g, "command_buffer_create says %d, allowed are %llx", got, (unsigned long long)allowed);
     return false;
@@ -1903,13 +1896,11 @@ static void step_submit(graph *g)
     int queue = (int)draw(g, g->rules->queues);
     model_work *w = new_work(g, queue);
     gpusync_point waits[MOST_WAITS], signals[MOST_SIGNALS];
-    gpusync_submission submission = {0};
     gpusync_ticket ticket = -7;
     unsigned buffers = chance(g, 15) ? 2 : 1;
     unsigned k;
     bool callback = chance(g, 40) && g->callback_count < MOST_CALLBACKS;
     results refusals;
-    gpusync_result got;
     if (!can_make(g, queue))
         return;
     if (is_full(g, queue))
@@ -1931,12 +1922,9 @@ static void step_submit(graph *g)
     for (k = 0; k < w->signal_count; k++)
         signals[k] = at(g->s.t[w->signals[k].timeline], w->rank);
     tell_work(g, w, "submit");
-    submission.waits = waits;
-    submission.wait_count = w->wait_count;
-    submission.signals = signals;
-    submission.signal_count = w->signal_count;
-    submission.command_buffers = w->buffers;
-    submission.command_buffer_count = w->buffer_count;
+    gpusync_submission submission = {.waits = waits, .wait_count = w->wait_count, .signals = signals,
+                                     .signal_count = w->signal_count, .command_buffers = w->buffers,
+                                     .command_buffer_count = w->buffer_count};
     if (w->unordered)
         submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
     if (w->host_sync && (buffers || !g->q[queue].metal4))
@@ -1947,7 +1935,7 @@ static void step_submit(graph *g)
     }
     refusals = model_refusals(g, w);
     w->state = MODEL_GONE;
-    got = gpusync_submit(g->s.q[queue], &submission, &ticket);
+    gpusync_result got = gpusync_submit(g->s.q[queue], &submission, &ticket);
     judge(g, w, refusals, got, ticket);
     if (got != GPUSYNC_OK) {
         if (g->ending < 0)
@@ -1982,7 +1970,6 @@ static void step_encode(graph *g)
 {
     int queue = (int)draw(g, g->rules->queues);
     model_work *w = new_work(g, queue);
-    void *buffer;
     unsigned k, kept = 0;
     if (g->q[queue].metal4 && !g->q[queue].closed)
         refuse_on_metal4(g, queue);
@@ -1991,7 +1978,7 @@ static void step_encode(graph *g)
     g->work_count++;
     w->encodes = true;
     draw_points(g, w);
-    buffer = draw_buffer(g, w);
+    void *buffer = draw_buffer(g, w);
     tell_work(g, w, "encode");
     w->state = MODEL_OPEN;
     for (k = 0; k < w->wait_count; k++)
@@ -2035,12 +2022,11 @@ static void step_commit_open(graph *g)
     model_work *w = draw_open(g);
     gpusync_ticket ticket = -7;
     results refusals;
-    gpusync_result got;
     if (!w)
         return;
     tell_work(g, w, "commit");
     refusals = model_refusals(g, w);
-    got = gpusync_commit(g->s.q[w->queue], w->buffers[0], &ticket);
+    gpusync_result got = gpusync_commit(g->s.q[w->queue], w->buffers[0], &ticket);
     judge(g, w, refusals, got, ticket);
 }
 
@@ -2050,14 +2036,13 @@ static void step_commit_plain(graph *g)
     model_work *w = new_work(g, queue);
     gpusync_ticket ticket = -7;
     results refusals;
-    gpusync_result got;
     if (!can_make(g, queue) || is_full(g, queue))
         return;
     g->work_count++;
     draw_buffer(g, w);
     tell_work(g, w, "commit");
     refusals = model_refusals(g, w);
-    got = gpusync_commit(g->s.q[queue], w->buffers[0], &ticket);
+    gpusync_result got = gpusync_commit(g->s.q[queue], w->buffers[0], &ticket);
     judge(g, w, refusals, got, ticket);
     if (got != GPUSYNC_OK)
         throw_away(g, w);
@@ -2088,7 +2073,6 @@ static void step_marker(graph *g)
     model_work *w = new_work(g, queue);
     gpusync_ticket ticket = -7;
     results refusals;
-    gpusync_result got;
     if (g->q[queue].metal4 && !g->q[queue].closed)
         refuse_on_metal4(g, queue);
     if (g->q[queue].closed || g->q[queue].metal4 || !room_for_work(g))
@@ -2101,7 +2085,7 @@ static void step_marker(graph *g)
     refusals = g->lost ? RESULT(GPUSYNC_ERROR_DEVICE_LOST) : 0;
     if (!model_has_room(g, queue, 1))
         refusals |= RESULT(GPUSYNC_ERROR_QUEUE_FULL);
-    got = gpusync_commit_marker(g->s.q[queue], NULL, &ticket);
+    gpusync_result got = gpusync_commit_marker(g->s.q[queue], NULL, &ticket);
     if (refusals) {
         judge(g, w, refusals, got, ticket);
         return;
@@ -2120,10 +2104,9 @@ static void step_host_signal(graph *g)
     uint64_t value = 1 + draw(g, g->top + 2);
     uint64_t reached = model_reached(g, i);
     results allowed = ONLY_OK;
-    gpusync_result got;
     if (t->closed || g->ending >= 0)
         return;
-    got = gpusync_timeline_signal(g->s.t[i], value);
+    gpusync_result got = gpusync_timeline_signal(g->s.t[i], value);
     if (value <= reached || value >= model_lowest_sent(g, i))
         allowed = RESULT(GPUSYNC_ERROR_NOT_RISING);
     if (t->failure)
@@ -2283,12 +2266,11 @@ static void step_timeline_fail(graph *g)
 {
     int i = (int)draw(g, g->rules->timelines);
     gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
-    gpusync_result got;
     results allowed = g->t[i].failure ? g->t[i].failure : ONLY_OK;
     if (g->t[i].closed || chance(g, 70))
         return;
     say(g, "%u: the host fails timeline %d\n", g->step, i);
-    got = gpusync_timeline_fail(g->s.t[i], &reason);
+    gpusync_result got = gpusync_timeline_fail(g->s.t[i], &reason);
     if (got > 0 || !(allowed & RESULT(got)))
         wrong(g, "timeline_fail says %d", got);
     model_fail_timeline(g, i, RESULT(GPUSYNC_ERROR_COMPILE), UINT64_MAX);
@@ -2519,8 +2501,7 @@ static unsigned mark_of(int work)
 
 static void check_marks(graph *g)
 {
-    unsigned last[STAGE_MOST] = {0};
-    unsigned k;
+    unsigned last[STAGE_MOST] = {0}, k;
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
@@ -2551,11 +2532,10 @@ static void check_marks(graph *g)
         }
     }
     for (k = 0; k < g->commit_count; k++) {
-        unsigned mine;
         i = work_of(g, g->commits[k].buffer);
         if (i < 0 || g->work[i].buffers[0] != g->commits[k].buffer)
             continue;
-        mine = mark_of(i);
+        unsigned mine = mark_of(i);
         if (mine == UINT32_MAX)
             continue;
         if (mine < last[g->work[i].queue])

@@ -828,10 +828,9 @@ int stages_are_legacy(void **state)
 
 void *named_buffer(gpusync_queue *queue, const char *label)
 {
-    gpusync_command_buffer_desc desc = {0};
     void *buffer = NULL;
     if (is_metal4(queue)) return new_recording(queue, label);
-    desc.label = label;
+    gpusync_command_buffer_desc desc = {.label = label};
     assert_ok(gpusync_command_buffer_create(queue, &desc, 0, &buffer));
     assert_non_null(buffer);
     return buffer;
@@ -894,11 +893,30 @@ void encode_signal(gpusync_queue *queue, void *buffer, gpusync_point point)
     assert_ok(gpusync_encode_signal(queue, buffer, point));
 }
 
-gpusync_timeline *new_timeline(gpusync_device *device)
+gpusync_queue *queue_from(gpusync_device *device, const gpusync_queue_desc *desc)
+{
+    gpusync_queue *queue = NULL;
+    assert_ok(gpusync_queue_create(device, desc, &queue));
+    return queue;
+}
+
+gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_timeline_desc *desc)
 {
     gpusync_timeline *timeline = NULL;
-    assert_ok(gpusync_timeline_create(device, NULL, &timeline));
+    assert_ok(gpusync_timeline_create(device, desc, &timeline));
     return timeline;
+}
+
+gpusync_timeline *new_timeline(gpusync_device *device)
+{
+    return timeline_from(device, NULL);
+}
+
+void other_code_signals(gpusync_timeline *timeline, uint64_t value)
+{
+    uint64_t base = 0;
+    void *event = gpusync_timeline_metal(timeline, &base);
+    metal_event_signal(event, base + value);
 }
 
 void *signalling(gpusync_queue *queue, gpusync_point signal)

@@ -248,7 +248,10 @@ gpusync_ticket commit_new(gpusync_queue *queue); /* an empty one */
 gpusync_ticket commit_failing(gpusync_queue *queue, unsigned reason); /* ... that ends so: softmetal_reason */
 void encode_wait(gpusync_queue *queue, void *buffer, gpusync_point point);
 void encode_signal(gpusync_queue *queue, void *buffer, gpusync_point point);
+gpusync_queue *queue_from(gpusync_device *device, const gpusync_queue_desc *desc);
+gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_timeline_desc *desc);
 gpusync_timeline *new_timeline(gpusync_device *device);
+void other_code_signals(gpusync_timeline *timeline, uint64_t value); /* on its event, without gpusync */
 /* Open buffers: of new_buffer, with one signal, and with one wait. */
 void *signalling(gpusync_queue *queue, gpusync_point signal);
 void *waiting(gpusync_queue *queue, gpusync_point wait);

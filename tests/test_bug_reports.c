@@ -108,8 +108,7 @@ on_all_kinds_with(test_S7_a_value_is_reached_while_the_next_one_waits_for_the_ho
 {
     for (unsigned kind = 0; kind < 3; kind++) {
         const gpusync_timeline_desc desc = {.signalled_by_others = kind == 1, .order_only = kind == 2};
-        gpusync_timeline *t = NULL;
-        assert_ok(gpusync_timeline_create(s->device, &desc, &t));
+        gpusync_timeline *t = timeline_from(s->device, &desc);
         for (unsigned i = 0; i < 2; i++) {
             void *buffer = waiting(s->q[i], at(s->t[0], 2 * kind + i + 1));
             encode_signal(s->q[i], buffer, at(t, i + 1));
@@ -226,8 +225,7 @@ on_both_kinds(test_S5_beside_a_wait_for_the_device_queues_come_and_go)
     await_parked(1);
     for (unsigned i = 0; i < 3; i++) {
         gpusync_timeline *t = new_timeline(s->device);
-        gpusync_queue *q = NULL;
-        assert_ok(gpusync_queue_create(s->device, NULL, &q));
+        gpusync_queue *q = queue_from(s->device, NULL);
         commit(q, signalling(q, at(t, 1)));
         assert_true(finish_next(q));
         assert_ok(gpusync_timeline_wait(t, 1, 0, NULL));
@@ -436,7 +434,7 @@ on_stage_with(test_S5_a_flush_that_gets_no_buffer_makes_nothing_look_done, .time
         gpusync_result result = GPUSYNC_OK;
         softmetal_fail_creation(1, true);
         if (call == 0) result = gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &none);
-        if (call == 1) result = TRY_SUBMIT(s->q[0], &last, BUFFERS(frame), SIGNALS(at(s->t[0], 1)));
+        if (call == 1) result = TRY_SUBMIT(s->q[0], &last, SIGNALS(at(s->t[0], 1)));
         if (call == 2) result = gpusync_commit_marker(s->q[0], NULL, &last);
         softmetal_fail_creation(0, false);
         assert_result(result, GPUSYNC_ERROR_METAL_NIL);
@@ -505,9 +503,8 @@ on_all_kinds_with(test_S8_the_work_of_a_queue_that_goes_lets_go_or_cancels_what_
         bool held = i & 1;
         note gone = {0};
         gpusync_queue_desc desc = {.metal4 = is_metal4(s->q[0])};
-        gpusync_queue *q = NULL;
         gpusync_timeline *t = new_timeline(s->device);
-        assert_ok(gpusync_queue_create(s->device, &desc, &q));
+        gpusync_queue *q = queue_from(s->device, &desc);
         void *metal = metal_retain(gpusync_queue_metal(q));
         void *producer = held ? waiting(q, at(s->t[0], 1)) : new_buffer(q);
         encode_signal(q, producer, at(t, 1));

@@ -68,8 +68,7 @@ static void register_in_disorder(gpusync_queue *queue, note notes[7])
 
 static void callbacks_of_tickets(scene *c)
 {
-    note notes[7];
-    memset(notes, 0, sizeof notes);
+    note notes[7] = {0};
     register_in_disorder(c->s.q[0], notes);
     for (size_t i = 0; i < LENGTH(notes); i++)
         assert_int_equal(calls_of(&notes[i]), 0);
@@ -89,9 +88,7 @@ without_stage_on_both_kinds(test_R25_callbacks_of_tickets_come_once_and_in_order
 static void callbacks_of_values(scene *c)
 {
     gpusync_timeline *t = c->s.t[0];
-    note notes[4];
-    note unreached = {0};
-    memset(notes, 0, sizeof notes);
+    note notes[4] = {0}, unreached = {0};
     on_done(at(t, 9), &unreached);
     on_done(at(t, 3), &notes[3]);
     on_done(at(t, 1), &notes[0]);
@@ -118,8 +115,7 @@ static void callbacks_of_several(scene *c)
 {
     stage *s = &c->s;
     void *buffers[4] = {new_buffer(s->q[1]), new_buffer(s->q[0]), new_buffer(s->q[1]), new_buffer(s->q[0])};
-    note notes[6];
-    memset(notes, 0, sizeof notes);
+    note notes[6] = {0};
     assert_true(softmetal_dispatched(SECONDS(60)));
     softmetal_set_dispatch_threads(0);
     encode_signal(s->q[1], buffers[2], at(s->t[1], 1));
@@ -156,11 +152,10 @@ static void meet_the_other(void *user, gpusync_result result, const gpusync_erro
 on_stage(test_R25_callbacks_of_two_devices_run_at_once)
 {
     gpusync_device *other = NULL;
-    gpusync_queue *queue = NULL;
     gate g;
     gate_init(&g, 2);
     assert_ok(gpusync_device_create(NULL, &other));
-    assert_ok(gpusync_queue_create(other, NULL, &queue));
+    gpusync_queue *queue = queue_from(other, NULL);
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), meet_the_other, &g));
     assert_ok(gpusync_on_done(ticket_at(queue, 0), meet_the_other, &g));
     assert_true(softmetal_dispatched(SECONDS(60)));
@@ -173,8 +168,7 @@ on_stage(test_R25_callbacks_of_two_devices_run_at_once)
 on_both_kinds_with(test_S3_callbacks_of_ordered_work_wait_for_their_turn, .device = by_hand)
 {
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
-    note notes[2];
-    memset(notes, 0, sizeof notes);
+    note notes[2] = {0};
     on_done(ticket_at(s->q[0], commit(s->q[0], buffers[0])), &notes[0]);
     on_done(ticket_at(s->q[0], commit(s->q[0], buffers[1])), &notes[1]);
     softmetal_finish(buffers[1]);
@@ -186,12 +180,10 @@ on_both_kinds_with(test_S3_callbacks_of_ordered_work_wait_for_their_turn, .devic
 
 on_both_kinds_with(test_R1_the_callback_of_unordered_work_waits_for_nothing_else, .device = by_hand)
 {
-    void *ordered = new_buffer(s->q[0]);
-    void *alone = new_buffer(s->q[0]);
+    void *ordered = new_buffer(s->q[0]), *alone = new_buffer(s->q[0]);
     const gpusync_point points[] = {ticket_at(s->q[0], 2), ticket_at(s->q[0], 3)};
     job any = {0};
-    note notes[2];
-    memset(notes, 0, sizeof notes);
+    note notes[2] = {0};
     on_done(ticket_at(s->q[0], commit(s->q[0], ordered)), &notes[1]);
     SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[0]);
     commit_new(s->q[0]);
@@ -206,12 +198,6 @@ on_both_kinds_with(test_R1_the_callback_of_unordered_work_waits_for_nothing_else
     assert_noted(&notes[1], GPUSYNC_OK);
 }
 
-static void fail_value(gpusync_timeline *timeline)
-{
-    const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
-    assert_ok(gpusync_timeline_fail(timeline, &reason));
-}
-
 /* By hand nothing runs in on_done; on a dispatch queue it runs on another thread. */
 static void callbacks_of_what_has_ended(scene *c)
 {
@@ -219,7 +205,7 @@ static void callbacks_of_what_has_ended(scene *c)
     const gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
     signal_value(s->t[0], 3);
-    fail_value(s->t[0]);
+    fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
     const struct {
         gpusync_point point;
         gpusync_result expected;
@@ -353,8 +339,7 @@ without_stage_on_both_kinds(test_R25_a_destroy_on_the_dispatch_queue_of_the_call
 /* No worker of libdispatch begins anything: what runs then ran in a call of this thread. */
 on_both_kinds_with(test_S10_no_wait_poll_or_signal_runs_a_callback, .timelines = 1)
 {
-    note notes[3];
-    memset(notes, 0, sizeof notes);
+    note notes[3] = {0};
     assert_true(softmetal_dispatched(SECONDS(60)));
     softmetal_set_dispatch_threads(0);
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
@@ -522,8 +507,7 @@ on_stage(test_R16_without_memory_nothing_is_registered)
 {
     gpusync_ticket ticket = 77;
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    note n = {0};
-    note refused = {0};
+    note n = {0}, refused = {0};
     memory_fail(1, true);
     assert_result(gpusync_on_done(ticket_at(s->q[0], 0), remember, &refused), GPUSYNC_ERROR_OUT_OF_MEMORY);
     for (long i = 1; result != GPUSYNC_OK; i++) {
@@ -552,8 +536,7 @@ static void expect_run(stage *s, size_t max, size_t expected)
 
 on_both_kinds_with(test_R25_run_callbacks_runs_the_oldest_and_tells_of_the_rest, .device = by_hand)
 {
-    note notes[5];
-    memset(notes, 0, sizeof notes);
+    note notes[5] = {0};
     for (size_t i = 0; i < LENGTH(notes); i++)
         on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[i]);
     assert_int_equal(kit_now().notifies, 0);
@@ -769,8 +752,7 @@ on_stage_with(test_R25_a_callback_in_a_destroy_holds_up_no_callback_of_another_o
 #define MANY 400u
 
 static struct {
-    unsigned inside;
-    unsigned seen[MANY];
+    unsigned inside, seen[MANY];
     unsigned count;
 } crowd;
 
@@ -813,8 +795,7 @@ on_stage_with(test_R25_threads_that_run_callbacks_take_turns, .timelines = 1, .d
 /* -- objects that are released ------------------------------------------------------------------------------------ */
 
 typedef struct order {
-    unsigned next;
-    unsigned came[3];
+    unsigned next, came[3];
 } order;
 
 static void first_comes(void *user, gpusync_result result, const gpusync_error *error)
@@ -1129,9 +1110,7 @@ static void destroy_queue(stage *s, int i)
 static void destroys_run_their_own(scene *c)
 {
     stage *s = &c->s;
-    note others = {0};
-    note own[4];
-    memset(own, 0, sizeof own);
+    note others = {0}, own[4] = {0};
     assert_true(softmetal_dispatched(SECONDS(60)));
     softmetal_set_dispatch_threads(0);
     on_done(ticket_at(s->q[0], 0), &others);
@@ -1189,8 +1168,7 @@ static gpusync_result end_timeline(void *timeline)
 static void destroy_waits(scene *c, gpusync_point point, gpusync_result (*end)(void *), void *object)
 {
     held_up h;
-    job j = {0};
-    job destroy = {0};
+    job j = {0}, destroy = {0};
     note n = {0};
     begin_held_up(c, &h, &j, point);
     on_done(point, &n);

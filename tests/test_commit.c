@@ -28,22 +28,12 @@ static unsigned room_of(gpusync_queue *queue)
     return count;
 }
 
-static void *waiting_buffer(gpusync_queue *queue, gpusync_point point)
-{
-    void *buffer = new_buffer(queue);
-    encode_wait(queue, buffer, point);
-    return buffer;
-}
-
 /* A queue over an MTLCommandQueue of the program's, in the stage's second place. */
 static void own_queue(stage *s, unsigned long metal_most, uint32_t limit)
 {
-    gpusync_queue_desc desc = {0};
     assert_null(s->q[1]);
     s->metal[1] = metal_queue_new(s->metal_device, metal_most);
-    desc.metal_queue = s->metal[1];
-    desc.max_command_buffer_count = limit;
-    desc.label = "own";
+    gpusync_queue_desc desc = {.metal_queue = s->metal[1], .max_command_buffer_count = limit, .label = "own"};
     assert_ok(gpusync_queue_create(s->device, &desc, &s->q[1]));
 }
 
@@ -52,8 +42,7 @@ static void own_queue(stage *s, unsigned long metal_most, uint32_t limit)
 on_all_kinds_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queues = 2)
 {
     void *made_first = new_buffer(s->q[0]);
-    void *made_second = new_buffer(s->q[0]);
-    assert_int_equal(commit(s->q[0], made_second), 1);
+    assert_int_equal(commit_new(s->q[0]), 1);
     assert_int_equal(commit(s->q[0], made_first), 2);
     assert_int_equal(commit(s->q[1], new_buffer(s->q[1])), 1);
     assert_int_equal(SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0]))), 3);
@@ -130,6 +119,7 @@ on_both_kinds(test_S3_T1_work_that_metal_ends_early_ends_in_its_turn)
 
 /* -- the end ------------------------------------------------------------------------------------------------------ */
 
+/* A poll reads Metal's status; is_done and in_flight ask Metal nothing. */
 on_stage(test_S2_is_done_only_when_the_gpu_is_through)
 {
     void *buffer = new_buffer(s->q[0]);
@@ -140,11 +130,16 @@ on_stage(test_S2_is_done_only_when_the_gpu_is_through)
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
     softmetal_execute(buffer);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    softmetal_complete(buffer); /* its handler has not run */
+    uint64_t messages = softmetal_messages();
     assert_false(gpusync_is_done(s->q[0], ticket));
-    softmetal_complete(buffer);
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+    assert_int_equal(softmetal_messages(), messages);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_true(gpusync_is_done(s->q[0], ticket));
     assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
     softmetal_finish(buffer);
     assert_true(gpusync_is_done(s->q[0], ticket));
     commit_new(s->q[0]);
@@ -159,7 +154,7 @@ on_stage(test_S2_is_done_only_when_the_gpu_is_through)
 on_both_kinds_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, .timelines = 1)
 {
     gpusync_ticket running = commit_new(s->q[0]);
-    gpusync_ticket held = commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+    gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_false(gpusync_is_done(s->q[0], running));
     assert_false(gpusync_is_done(s->q[0], held));
@@ -171,15 +166,14 @@ on_both_kinds_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, 
 
 on_stage_with(test_S2_in_flight_is_the_number_of_tickets_that_are_not_done, .queues = 2, .timelines = 1)
 {
-    void *open = new_buffer(s->q[0]);
-    void *second = new_buffer(s->q[0]);
+    void *open = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
     assert_int_equal(gpusync_in_flight(s->q[0]), 0); /* open: no ticket yet */
     assert_int_equal(gpusync_in_flight(NULL), 0);
     commit(s->q[0], open);
     assert_int_equal(gpusync_in_flight(s->q[0]), 1);
     SUBMIT(s->q[0], BUFFERS(second, new_buffer(s->q[0])));
     assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* tickets, not command buffers */
-    commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+    commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     assert_int_equal(gpusync_in_flight(s->q[0]), 3);
     assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
     assert_int_equal(gpusync_in_flight(s->q[0]), 4);
@@ -289,20 +283,17 @@ on_stage_with(test_ownership_buffers_are_kept_as_long_as_they_are_needed, .timel
 
 on_stage_with(test_ownership_device_and_queue_are_retained_and_given_back, .no_queue = true)
 {
-    gpusync_device_desc device_desc = {0};
-    gpusync_queue_desc desc = {0};
     gpusync_device *device;
-    gpusync_queue *queue;
     void *metal = metal_device_new();
     void *metal_queue = metal_queue_new(metal, 8);
     unsigned long of_device = softmetal_retain_count(metal);
     unsigned long of_queue = softmetal_retain_count(metal_queue);
     (void)s;
-    device_desc.metal_device = metal;
+    gpusync_device_desc device_desc = {.metal_device = metal};
     assert_ok(gpusync_device_create(&device_desc, &device));
     assert_true(softmetal_retain_count(metal) > of_device);
-    desc.metal_queue = metal_queue;
-    assert_ok(gpusync_queue_create(device, &desc, &queue));
+    gpusync_queue_desc desc = {.metal_queue = metal_queue};
+    gpusync_queue *queue = queue_from(device, &desc);
     assert_true(softmetal_retain_count(metal_queue) > of_queue);
     assert_ptr_equal(gpusync_queue_metal(queue), metal_queue); /* borrowed: nothing to release */
     assert_ptr_equal(gpusync_device_metal(device), metal);
@@ -321,9 +312,8 @@ on_stage(test_ownership_texts_are_copied)
 {
     char text[] = "shadows";
     char label[32];
-    gpusync_command_buffer_desc desc = {0};
     void *buffer;
-    desc.label = text;
+    gpusync_command_buffer_desc desc = {.label = text};
     assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
     memset(text, 'x', sizeof text - 1);
     memset(&desc, 0xEE, sizeof desc);
@@ -342,12 +332,11 @@ static bool retains_references(void *buffer)
 
 on_stage(test_ownership_references_are_retained_unless_asked_otherwise)
 {
-    gpusync_command_buffer_desc desc = {0};
     void *buffer = new_buffer(s->q[0]);
     void *descriptor = metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
     assert_true(retains_references(buffer));
     assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
-    desc.unretained_references = true;
+    gpusync_command_buffer_desc desc = {.unretained_references = true};
     assert_ok(gpusync_command_buffer_create(s->q[0], &desc, 0, &buffer));
     assert_false(retains_references(buffer));
     assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
@@ -368,9 +357,8 @@ on_stage(test_ownership_references_are_retained_unless_asked_otherwise)
 on_stage(test_ownership_a_label_goes_to_the_metal_queue_that_gpusync_makes)
 {
     gpusync_queue_desc desc = {.label = "shadows"};
-    gpusync_queue *queue = NULL;
     char label[32];
-    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    gpusync_queue *queue = queue_from(s->device, &desc);
     metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), label, sizeof label);
     assert_string_equal(label, "shadows");
     assert_ok(gpusync_queue_destroy(queue));
@@ -394,8 +382,7 @@ on_stage(test_ownership_a_queue_of_the_same_gpu_is_taken_whatever_object_its_dev
 {
     void *twin = softmetal_new_twin(s->metal_device);
     gpusync_queue_desc desc = {.metal_queue = metal_queue_new(twin, 8)};
-    gpusync_queue *queue = NULL;
-    assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+    gpusync_queue *queue = queue_from(s->device, &desc);
     assert_ptr_equal(gpusync_queue_metal(queue), desc.metal_queue);
     gpusync_ticket ticket = commit_new(queue);
     assert_true(finish_next(queue));
@@ -413,12 +400,11 @@ without_stage(test_ownership_hooks_and_spins_are_copied)
     gpusync_device_desc desc = {.hooks = &hooks, .spin = &spins[0]};
     gpusync_queue_desc queue_desc = {.spin = &spins[1]};
     gpusync_device *device = NULL;
-    gpusync_queue *queue = NULL;
     job jobs[2] = {{.which = 0}};
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     assert_ok(gpusync_device_create(&desc, &device));
-    assert_ok(gpusync_queue_create(device, &queue_desc, &queue));
+    gpusync_queue *queue = queue_from(device, &queue_desc);
     memset(&hooks, 0, sizeof hooks);
     spins[0].pause_iterations = spins[1].pause_iterations = UINT32_MAX;
     gpusync_timeline *timeline = new_timeline(device);
@@ -603,7 +589,7 @@ static void set_scene(scene *c, stage *s)
     c->of_other = new_buffer(s->q[1]);
     c->sent = new_buffer(s->q[0]);
     commit(s->q[0], c->sent);
-    c->held = waiting_buffer(s->q[1], at(s->t[0], 1));
+    c->held = waiting(s->q[1], at(s->t[0], 1));
     commit(s->q[1], c->held);
     c->foreign = foreign_buffer(s->q[0]);
     c->enqueued = foreign_buffer(s->q[1]);
@@ -611,7 +597,7 @@ static void set_scene(scene *c, stage *s)
     c->late = new_buffer(s->q[0]);
     encode_signal(s->q[0], c->late, at(s->t[1], 4));
     signal_value(s->t[1], 5);
-    c->selfish = waiting_buffer(s->q[0], at(s->t[1], 9));
+    c->selfish = waiting(s->q[0], at(s->t[1], 9));
     c->doomed = new_buffer(s->q[0]);
     encode_signal(s->q[0], c->doomed, at(s->t[2], 1));
     fail_timeline(s->t[2], GPUSYNC_ERROR_COMPILE);
@@ -656,9 +642,8 @@ static gpusync_result make(scene *c, gpusync_queue *queue, const gpusync_command
 /* Without a queue of the program's Metal is asked for one, and has none. */
 static gpusync_result make_queue(scene *c, gpusync_device *device, void *metal_queue)
 {
-    gpusync_queue_desc desc = {0};
     gpusync_queue *queue = (gpusync_queue *)(void *)c;
-    desc.metal_queue = metal_queue;
+    gpusync_queue_desc desc = {.metal_queue = metal_queue};
     if (!metal_queue) softmetal_fail_creation(1, true);
     gpusync_result result = gpusync_queue_create(device, &desc, &queue);
     softmetal_fail_creation(0, false);
@@ -876,9 +861,8 @@ without_stage(test_R16_rivals_get_their_memory)
 
 on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues = 2, .timelines = 1)
 {
-    void *dropped = new_buffer(s->q[0]);
+    void *dropped = signalling(s->q[0], at(s->t[0], 1));
     job waits = {0};
-    encode_signal(s->q[0], dropped, at(s->t[0], 1));
     job_value(&waits, s->t[0], 1, GPUSYNC_FOREVER);
     await_parked(1);
     assert_ok(gpusync_command_buffer_discard(s->q[0], dropped));
@@ -895,8 +879,7 @@ on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues =
 
 on_stage(test_T2_a_marker_tells_the_end_of_what_other_code_committed)
 {
-    void *others = foreign_buffer(s->q[0]);
-    void *later = foreign_buffer(s->q[0]);
+    void *others = foreign_buffer(s->q[0]), *later = foreign_buffer(s->q[0]);
     gpusync_ticket ticket = 0;
     note n = {0};
     mark(s, others, 1);
@@ -923,8 +906,7 @@ on_stage(test_T2_the_marker_behind_a_buffer_that_failed_fails)
     enum { BEFORE_THE_MARKER, BEHIND_IT, FOUND_BY_A_LOOK, WAYS } way;
     for (way = BEFORE_THE_MARKER; way < WAYS; way++) {
         void *others = foreign_buffer(s->q[0]);
-        gpusync_ticket behind = 0;
-        gpusync_ticket blind = 0;
+        gpusync_ticket behind = 0, blind = 0;
         unsigned before = failures_of(s->q[0]);
         softmetal_fail_as(others, SOFTMETAL_OUT_OF_MEMORY, NULL);
         metal_commit(others);
@@ -968,10 +950,8 @@ on_stage_with(test_T2_the_marker_behind_a_buffer_waits_for_it_where_they_overlap
 
 on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds)
 {
-    void *others = foreign_buffer(s->q[0]);
-    void *mine = new_buffer(s->q[0]);
-    gpusync_ticket behind = 0;
-    gpusync_ticket of_mine = 0;
+    void *others = foreign_buffer(s->q[0]), *mine = new_buffer(s->q[0]);
+    gpusync_ticket behind = 0, of_mine = 0;
     long live = softmetal_live("command_buffer");
     metal_commit(others);
     commit(s->q[0], mine);
@@ -986,7 +966,7 @@ on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds)
 
 on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .timelines = 1)
 {
-    void *held = waiting_buffer(s->q[0], at(s->t[0], 1));
+    void *held = waiting(s->q[0], at(s->t[0], 1));
     gpusync_ticket ordered = commit(s->q[0], held);
     gpusync_ticket marker = 0;
     note n = {0};
@@ -1007,8 +987,7 @@ on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .time
 /* Ordered work behind a marker does not wait for it, but is_done of that work does. */
 on_stage(test_R6_ordered_work_does_not_wait_for_a_marker)
 {
-    void *slow = foreign_buffer(s->q[0]);
-    void *mine = new_buffer(s->q[0]);
+    void *slow = foreign_buffer(s->q[0]), *mine = new_buffer(s->q[0]);
     gpusync_ticket marker = 0;
     metal_commit(slow);
     assert_ok(gpusync_commit_marker(s->q[0], slow, &marker));
@@ -1036,7 +1015,7 @@ static void take_sent(stage *s)
 
 static void take_held(stage *s)
 {
-    commit(s->q[0], waiting_buffer(s->q[0], at(s->t[0], 1)));
+    commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
 }
 
 static void take_held_behind(stage *s) /* two: one that waits, and one in line */
@@ -1131,8 +1110,7 @@ enum { BY_HANDLER, BY_LOOK, BY_CALL, BY_DISCARD, BY_CANCEL, BY_CALLS };
 on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL)
 {
     for (unsigned by = BY_HANDLER; by < BY_CALLS; by++) {
-        void *buffer = new_buffer(s->q[0]);
-        void *last = NULL;
+        void *buffer = new_buffer(s->q[0]), *last = NULL;
         while (has_room(s->q[0])) last = new_buffer(s->q[0]);
         if (by == BY_CANCEL) encode_wait(s->q[0], buffer, at(s->t[0], by + 1));
         if (by != BY_DISCARD) commit(s->q[0], buffer);
@@ -1159,8 +1137,7 @@ on_stage_with(test_R10_a_huge_limit_is_no_small_one, .timelines = 2)
     static const uint32_t limits[] = {UINT32_MAX, UINT32_MAX / 3 + 1, UINT32_MAX / 2, UINT32_MAX / 8 + 1};
     for (unsigned i = 0; i < LENGTH(limits); i++) {
         gpusync_queue_desc desc = {.max_command_buffer_count = limits[i]};
-        gpusync_queue *queue;
-        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        gpusync_queue *queue = queue_from(s->device, &desc);
         void *metal = metal_retain(gpusync_queue_metal(queue));
         assert_int_equal(room_of(queue), 64); /* as many as it tries */
         for (unsigned k = 0; k < 4; k++)
@@ -1251,7 +1228,6 @@ without_stage(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program)
     };
     for (size_t i = 0; i < LENGTH(rows); i++) {
         stage_desc desc = {.timelines = 2};
-        gpusync_submission submission = {0};
         gpusync_ticket ticket = OLDER;
         void *buffers[4] = {NULL};
         void *submitted[1];
@@ -1263,13 +1239,9 @@ without_stage(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program)
         gpusync_point wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
                       gpusync_point signal = at(s.t[1], 1);
         submitted[0] = buffers[0];
-        submission.waits = &wait;
-        submission.wait_count = rows[i].waits;
-        submission.signals = &signal;
-        submission.signal_count = rows[i].signals;
-        submission.command_buffers = submitted;
-        submission.command_buffer_count = !rows[i].empty;
-        submission.flags = rows[i].flags;
+        gpusync_submission submission = {.waits = &wait, .wait_count = rows[i].waits, .signals = &signal,
+                                         .signal_count = rows[i].signals, .command_buffers = submitted,
+                                         .command_buffer_count = !rows[i].empty, .flags = rows[i].flags};
         gpusync_result result = gpusync_submit(s.q[1], &submission, &ticket);
         if (result != (rows[i].fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL))
             fail_msg("%s, %u open: %s", rows[i].name, rows[i].open, gpusync_result_string(result));
@@ -1413,8 +1385,7 @@ enum { ENCODERS = 8 };
 /* Each place wakes one thread, the one that came first; none that comes later gets in before it. */
 on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL)
 {
-    job jobs[ENCODERS];
-    memset(jobs, 0, sizeof jobs);
+    job jobs[ENCODERS] = {0};
     for (unsigned i = 0; i < ROOM; i++) take_sent(s);
     for (unsigned i = 0; i < ENCODERS; i++) {
         job_buffer(&jobs[i], s->q[0], GPUSYNC_FOREVER);
@@ -1437,14 +1408,13 @@ on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL
 on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1, FULL)
 {
     uint64_t began = gpusync_now_ns();
-    job jobs[4];
-    memset(jobs, 0, sizeof jobs);
+    job jobs[4] = {0};
     for (unsigned i = 0; i < ROOM; i++) {
         (void)new_buffer(s->q[0]);
-        commit(s->q[1], waiting_buffer(s->q[1], at(s->t[0], 1)));
+        commit(s->q[1], waiting(s->q[1], at(s->t[0], 1)));
         SUBMIT(s->q[2], WAITS(at(s->t[0], 1)));
         if (i % 2) (void)new_buffer(s->q[3]);
-        else commit(s->q[3], waiting_buffer(s->q[3], at(s->t[0], 1)));
+        else commit(s->q[3], waiting(s->q[3], at(s->t[0], 1)));
     }
     for (unsigned i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER - i % 2 * began);
     for (unsigned i = 0; i < 3; i++) {

@@ -26,8 +26,7 @@ static gpusync_ticket succeed_one(stage *s, gpusync_queue *queue)
 
 static gpusync_result wait_for(gpusync_queue *queue, gpusync_ticket ticket, gpusync_error *error)
 {
-    gpusync_wait_options options = {0};
-    options.error = error;
+    gpusync_wait_options options = {.error = error};
     return gpusync_wait(queue, ticket, 0, &options);
 }
 
@@ -36,17 +35,10 @@ static gpusync_result wait_for_all(gpusync_queue *queue)
     return wait_for(queue, GPUSYNC_EVERYTHING, NULL);
 }
 
-static gpusync_result state_of(gpusync_timeline *timeline)
-{
-    uint64_t value = 0;
-    return gpusync_timeline_query(timeline, &value);
-}
-
 /* The record of a ticket, which is there once. */
 static gpusync_error record_of(gpusync_queue *queue, gpusync_ticket ticket)
 {
-    gpusync_error found;
-    gpusync_error error;
+    gpusync_error found, error;
     uint64_t cursor = 0;
     unsigned count = 0;
     memset(&found, 0, sizeof found);
@@ -312,8 +304,7 @@ without_stage_on_both_kinds(test_S4_R14_each_result_is_on_record_and_told_alike)
 {
     for (size_t i = 0; i < LENGTH(endings); i++) {
         gpusync_error error;
-        note early = {0};
-        note late = {0};
+        note early = {0}, late = {0};
         stage s;
         stage_open(&s, &endings_desc);
         gpusync_ticket ticket = endings[i].end(&s);
@@ -377,40 +368,25 @@ on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_
             assert_result(wait_for(s->q[0], ticket, &error), GPUSYNC_ERROR_EXECUTION);
             assert_int_equal(error.failure, GPUSYNC_FAILURE_PAGE_FAULT);
             assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
-            assert_result(state_of(timeline), GPUSYNC_ERROR_EXECUTION);
+            assert_failed(timeline, GPUSYNC_ERROR_EXECUTION);
             assert_ok(gpusync_timeline_destroy(timeline));
         }
     }
-}
-
-/* The end of a queue is no fault of the work's: who sorts failures by class finds it beside what was cancelled. */
-on_stage(test_R14_work_that_an_abandon_gives_up_is_of_the_class_CANCELLED)
-{
-    note n = {0};
-    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
-    assert_ok(gpusync_queue_abandon(s->q[0]));
-    s->q[0] = NULL;
-    assert_noted(&n, GPUSYNC_ERROR_DESTROYED);
-    assert_int_equal(n.error.failure, GPUSYNC_FAILURE_CANCELLED);
-    assert_false(n.error.inherited);
-    assert_true(n.error.ran);
 }
 
 /* What no command buffer tells has a class all the same: NONE would say that nothing failed. */
 on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelines = 1, .queue = {.error_log_count = 1})
 {
     gpusync_timeline_desc desc = {.signalled_by_others = true};
-    gpusync_timeline *timeline;
-    gpusync_wait_options options = {0};
     gpusync_error error;
     note n = {0};
     assert_result(wait_for(s->q[0], 1, &error), GPUSYNC_ERROR_INVALID_TICKET);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
-    options.error = &error;
+    gpusync_wait_options options = {.error = &error};
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
     assert_result(gpusync_timeline_wait(s->t[0], 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
-    assert_ok(gpusync_timeline_create(s->device, &desc, &timeline));
+    gpusync_timeline *timeline = timeline_from(s->device, &desc);
     metal_event_signal(gpusync_timeline_metal(timeline, NULL), UINT64_MAX);
     assert_result(gpusync_timeline_wait(timeline, 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_OTHER);
@@ -430,8 +406,11 @@ on_stage_with(test_R14_a_failure_of_gpusyncs_own_is_of_the_class_OTHER, .timelin
 
 /* -- fields of a record ------------------------------------------------------------------------------------------- */
 
-on_stage(test_R14_a_record_tells_what_failed_where_and_why)
+/* F8: and so does the line of the log, with the class. */
+on_stage(test_R14_F8_a_record_and_a_line_tell_what_failed_where_and_why)
 {
+    static const char *const parts[] = {"first", "ticket 2", "shadow pass", "the shader read what it should not",
+                                        "MTLCommandBufferErrorDomain 3"};
     void *buffer = named_buffer(s->q[0], "shadow pass");
     succeed_one(s, s->q[0]);
     softmetal_fail(buffer, NULL, 3, "the shader read what it should not");
@@ -451,6 +430,10 @@ on_stage(test_R14_a_record_tells_what_failed_where_and_why)
     assert_string_equal(error.message, "the shader read what it should not");
     assert_string_equal(error.label, "shadow pass");
     assert_string_equal(error.queue_label, "first");
+    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_int_equal(kit_now().log_lines, 1);
+    for (size_t i = 0; i < LENGTH(parts); i++) assert_true(log_has(GPUSYNC_LOG_ERROR, parts[i]));
+    assert_true(log_has(GPUSYNC_LOG_ERROR, gpusync_failure_string(GPUSYNC_FAILURE_PAGE_FAULT)));
 }
 
 on_both_kinds(test_R14_the_label_of_a_submission_stands_in_for_that_of_its_buffer)
@@ -522,7 +505,7 @@ on_stage(test_R14_of_several_buffers_that_failed_the_first_is_told)
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
         assert_string_equal(record_of(s->q[0], ticket).label, "culprit");
         assert_int_equal(record_of(s->q[0], ticket).failure, GPUSYNC_FAILURE_PAGE_FAULT);
-        assert_result(state_of(timeline), GPUSYNC_ERROR_EXECUTION);
+        assert_failed(timeline, GPUSYNC_ERROR_EXECUTION);
         assert_ok(gpusync_timeline_destroy(timeline));
     }
 }
@@ -605,10 +588,9 @@ on_stage(test_T12_texts_are_cut_between_characters)
         const char *character = characters[i % LENGTH(characters)];
         char text[600];
         gpusync_queue_desc desc = {.label = text};
-        gpusync_queue *queue = NULL;
         repeat(text, sizes[i / LENGTH(characters) / LENGTH(heads)], heads[i / LENGTH(characters) % LENGTH(heads)],
                character);
-        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        gpusync_queue *queue = queue_from(s->device, &desc);
         void *buffer = named_buffer(queue, text);
         softmetal_fail(buffer, text, 1, text);
         commit(queue, buffer);
@@ -633,11 +615,9 @@ on_stage_with(test_T12_labels_that_are_no_utf8_are_told_as_utf8, .device = {.log
     for (size_t i = 0; i < LENGTH(texts); i++) {
         gpusync_queue_desc desc = {.label = texts[i]};
         gpusync_timeline_desc timeline_desc = {.label = texts[i]};
-        gpusync_queue *queue = NULL;
-        gpusync_timeline *timeline = NULL;
         gpusync_ticket tickets[2];
-        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
-        assert_ok(gpusync_timeline_create(s->device, &timeline_desc, &timeline));
+        gpusync_queue *queue = queue_from(s->device, &desc);
+        gpusync_timeline *timeline = timeline_from(s->device, &timeline_desc);
         void *buffer = named_buffer(queue, texts[i]);
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
         tickets[0] = commit(queue, buffer);
@@ -690,8 +670,7 @@ static void expect_next(gpusync_queue *queue, uint64_t *cursor, gpusync_ticket t
 
 static void expect_no_more(gpusync_queue *queue, uint64_t *cursor)
 {
-    gpusync_error error;
-    gpusync_error untouched;
+    gpusync_error error, untouched;
     uint64_t before = *cursor;
     memset(&error, 0x77, sizeof error);
     memset(&untouched, 0x77, sizeof untouched);
@@ -703,8 +682,7 @@ static void expect_no_more(gpusync_queue *queue, uint64_t *cursor)
 
 on_both_kinds(test_R16_a_cursor_passes_every_failure_once)
 {
-    uint64_t early = 0;
-    uint64_t late = 0;
+    uint64_t early = 0, late = 0;
     expect_no_more(s->q[0], &early);
     for (int i = 1; i <= 3; i++) {
         gpusync_ticket ticket = fail_one(s, s->q[0]);
@@ -743,8 +721,7 @@ on_both_kinds_with(test_R16_records_stand_in_the_order_in_which_they_were_settle
 
 on_both_kinds_with(test_R16_a_full_log_drops_the_oldest_and_tells_each_cursor_how_many, .queue = {.error_log_count = 4})
 {
-    uint64_t from_start = 0;
-    uint64_t from_two = 0;
+    uint64_t from_start = 0, from_two = 0;
     for (int i = 1; i <= 10; i++) {
         fail_one(s, s->q[0]);
         if (i <= 2) expect_next(s->q[0], &from_two, i, 0);
@@ -768,9 +745,7 @@ on_both_kinds(test_R16_64_failures_are_kept_by_default)
 
 on_both_kinds_with(test_R16_from_now_skips_what_is_on_record, .queue = {.error_log_count = 4})
 {
-    uint64_t none = GPUSYNC_FROM_NOW;
-    uint64_t early = GPUSYNC_FROM_NOW;
-    uint64_t late = GPUSYNC_FROM_NOW;
+    uint64_t none = GPUSYNC_FROM_NOW, early = GPUSYNC_FROM_NOW, late = GPUSYNC_FROM_NOW;
     gpusync_ticket tickets[9];
     expect_no_more(s->q[0], &none); /* before the first failure */
     for (int i = 0; i < 2; i++) tickets[i] = fail_one(s, s->q[0]);
@@ -1068,8 +1043,7 @@ static bool sticks(gpusync_queue *queue)
 on_stage_with(test_R17_new_work_is_refused_until_the_clear, .queues = 2, STICKY)
 {
     gpusync_ticket ticket = 77;
-    void *open = new_buffer(s->q[0]);
-    void *foreign = foreign_buffer(s->q[0]);
+    void *open = new_buffer(s->q[0]), *foreign = foreign_buffer(s->q[0]);
     void *out = s;
     note n = {0};
     fail_one(s, s->q[0]);
@@ -1127,13 +1101,10 @@ on_stage_with(test_R17_a_marker_is_accepted_and_takes_nothing, STICKY)
 
 on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICKY)
 {
-    void *held = new_buffer(s->q[0]);
-    void *behind = new_buffer(s->q[0]);
-    void *alone = new_buffer(s->q[0]);
+    void *held = new_buffer(s->q[0]), *behind = new_buffer(s->q[0]), *alone = new_buffer(s->q[0]);
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     gpusync_ticket tickets[3];
-    note notes[3];
-    memset(notes, 0, sizeof notes);
+    note notes[3] = {0};
     mark(s, held, 1);
     mark(s, behind, 2);
     mark(s, alone, 3);
@@ -1146,7 +1117,7 @@ on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICK
         assert_inherits(s->q[0], tickets[i], failed, false);
         assert_noted(&notes[i], GPUSYNC_ERROR_EXECUTION);
     }
-    assert_result(state_of(s->t[1]), GPUSYNC_ERROR_EXECUTION);
+    assert_failed(s->t[1], GPUSYNC_ERROR_EXECUTION);
     clear(s->q[0]);
     signal_value(s->t[0], 1);
     finish_all(s);
@@ -1163,8 +1134,7 @@ on_both_kinds_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     gpusync_ticket also_failed = commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
     gpusync_ticket alone = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
-    void *first = new_buffer(s->q[0]);
-    void *second = new_buffer(s->q[0]);
+    void *first = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
     gpusync_ticket tickets[2];
     mark(s, first, 1);
     mark(s, second, 2);
@@ -1180,7 +1150,7 @@ on_both_kinds_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error
         assert_inherits(s->q[0], tickets[i], failed, true);
         assert_int_equal(record_of(s->q[0], tickets[i]).failure, GPUSYNC_FAILURE_PAGE_FAULT);
     }
-    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION);
+    assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(failures_of(s->q[0]), 5);
 }
 
@@ -1301,7 +1271,7 @@ on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_stil
     assert_inherits(s->q[0], old, failed, true);
     assert_ok(gpusync_poll(s->q[0], new_one, NULL));
     assert_false(sticks(s->q[0])); /* and sticks no more */
-    assert_result(state_of(s->t[0]), GPUSYNC_ERROR_EXECUTION); /* timelines that failed stay failed */
+    assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION); /* timelines that failed stay failed */
 }
 
 on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_does_not_stick, STICKY)
@@ -1320,10 +1290,8 @@ on_stage_with(test_R17_a_failure_from_before_the_clear_that_is_settled_later_doe
 on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alone, .queues = 2, .timelines = 1,
               .queue = {.sticky_failure = true, .max_command_buffer_count = 2})
 {
-    void *culprit = new_buffer(s->q[1]);
-    void *heir = new_buffer(s->q[0]);
+    void *culprit = signalling(s->q[1], at(s->t[0], 1)), *heir = new_buffer(s->q[0]);
     job waits = {0};
-    encode_signal(s->q[1], culprit, at(s->t[0], 1));
     softmetal_fail_after_signals(culprit, 1);
     commit(s->q[1], culprit);
     encode_wait(s->q[0], heir, at(s->t[0], 1));
@@ -1406,8 +1374,7 @@ without_stage(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks)
             stage_desc desc = {.queues = 2, .timelines = 1, STICKY};
             stage s;
             stage_open(&s, &desc);
-            void *buffer = new_buffer(s.q[0]);
-            encode_signal(s.q[0], buffer, at(s.t[0], 1));
+            void *buffer = signalling(s.q[0], at(s.t[0], 1));
             gpusync_ticket waits = SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), BUFFERS(new_buffer(s.q[1])));
             if (when != NOTHING_STICKS) fail_one(&s, s.q[0]);
             if (refused_first && when != NOTHING_STICKS)
@@ -1416,7 +1383,7 @@ without_stage(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks)
             assert_result(gpusync_poll(s.q[1], waits, NULL), GPUSYNC_NOT_READY);
             assert_ok(gpusync_command_buffer_discard(s.q[0], buffer));
             if (when == STICKS) {
-                assert_result(state_of(s.t[0]), GPUSYNC_ERROR_EXECUTION);
+                assert_failed(s.t[0], GPUSYNC_ERROR_EXECUTION);
                 assert_inherits(s.q[1], waits, 1, false);
             } else {
                 assert_int_equal(value_of(s.t[0]), 0);
@@ -1546,8 +1513,7 @@ on_stage(test_R26_times_are_kept_for_256_tickets)
 on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_no_other,
               .queue = {.max_command_buffer_count = 300})
 {
-    void *late = foreign_buffer(s->q[0]);
-    void *last = NULL;
+    void *late = foreign_buffer(s->q[0]), *last = NULL;
     commit(s->q[0], late);
     softmetal_complete(late);
     for (int i = 0; i < 256; i++) {
@@ -1645,11 +1611,10 @@ without_stage(test_F8_without_a_log_function_it_is_silent)
 {
     gpusync_device_desc device_desc = {.hooks = &kit_hooks, .spin = &no_spin};
     gpusync_device *device;
-    gpusync_queue *queue;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
     assert_ok(gpusync_device_create(&device_desc, &device));
-    assert_ok(gpusync_queue_create(device, NULL, &queue));
+    gpusync_queue *queue = queue_from(device, NULL);
     commit_failing(queue, SOFTMETAL_PAGE_FAULT);
     assert_result(gpusync_wait(queue, 1, MS(2), NULL), GPUSYNC_TIMEOUT);
     assert_true(finish_next(queue));
@@ -1678,23 +1643,6 @@ on_stage_with(test_F8_F3_where_nothing_is_wrong_nothing_is_written, .timelines =
     assert_int_equal(kit_now().log_lines, 0);
 }
 
-on_stage(test_F8_a_failure_is_one_line_that_names_it)
-{
-    void *buffer = named_buffer(s->q[0], "blur");
-    succeed_one(s, s->q[0]);
-    softmetal_fail(buffer, NULL, 2, "took too long");
-    commit(s->q[0], buffer);
-    finish_all(s);
-    assert_result(wait_for_all(s->q[0]), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(kit_now().log_lines, 1);
-    assert_true(log_has(GPUSYNC_LOG_ERROR, "first"));
-    assert_true(log_has(GPUSYNC_LOG_ERROR, "ticket 2"));
-    assert_true(log_has(GPUSYNC_LOG_ERROR, "blur"));
-    assert_true(log_has(GPUSYNC_LOG_ERROR, gpusync_failure_string(GPUSYNC_FAILURE_GPU_TIMEOUT)));
-    assert_true(log_has(GPUSYNC_LOG_ERROR, "took too long"));
-    assert_true(log_has(GPUSYNC_LOG_ERROR, "MTLCommandBufferErrorDomain 2"));
-}
-
 on_both_kinds(test_F2_a_revoked_device_says_what_helps)
 {
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
@@ -1720,21 +1668,6 @@ on_both_kinds_with(test_F2_the_loss_of_a_device_is_told_once, .device = {.log = 
     finish_all(s);
     assert_int_equal(lines_with("the device is lost"), 1);
     assert_int_equal(lines_with("command buffer '"), 5);
-}
-
-/* Metal tells of the loss behind another failure, which is the one on record. */
-on_stage_with(test_F2_a_loss_behind_another_failure_is_told, .device = {.log = keep_line})
-{
-    void *buffers[] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
-    memset(&lines, 0, sizeof lines);
-    softmetal_fail_as(buffers[0], SOFTMETAL_PAGE_FAULT, NULL);
-    softmetal_fail_as(buffers[1], SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
-    SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]));
-    finish_all(s);
-    assert_true(gpusync_device_is_lost(s->device));
-    assert_int_equal(lines_with("page fault"), 1);
-    assert_int_equal(lines_with("the device is lost"), 1);
-    assert_int_equal(lines.count, 2);
 }
 
 on_both_kinds_with(test_F8_a_line_is_one_line_of_utf8, .device = {.log = keep_line})

@@ -56,8 +56,7 @@ without_stage(test_S4_S7_a_submission_without_buffers_ends_and_signals)
 /* A handler counts, whatever the status says at that time. */
 on_stage(test_S4_work_is_well_though_its_status_turns_behind_the_handler)
 {
-    void *well = new_buffer(s->q[0]);
-    void *bad = new_buffer(s->q[0]);
+    void *well = new_buffer(s->q[0]), *bad = new_buffer(s->q[0]);
     softmetal_fail_as(bad, SOFTMETAL_PAGE_FAULT, NULL);
     softmetal_status_after_handlers(well);
     softmetal_status_after_handlers(bad);
@@ -92,9 +91,8 @@ on_stage_with(test_R22_a_listener_whose_value_never_comes_keeps_no_timeline, .no
 {
     long events = softmetal_live("shared_event");
     gpusync_timeline_desc desc = {.signalled_by_others = true};
-    gpusync_timeline *t = NULL;
     note ended = {0}, gone = {0};
-    assert_ok(gpusync_timeline_create(s->device, &desc, &t));
+    gpusync_timeline *t = timeline_from(s->device, &desc);
     on_done(at(t, 9), &ended);
     assert_result(gpusync_timeline_wait(t, 9, 0, NULL), GPUSYNC_TIMEOUT);
     assert_ok(gpusync_timeline_destroy_later(t, remember_destroyed, &gone));
@@ -109,9 +107,8 @@ on_stage_with(test_R22_a_listener_whose_value_comes_after_the_timeline_has_gone,
 {
     void *event = metal_shared_event_new(s->metal_device);
     gpusync_timeline_desc desc = {.shared_event = event};
-    gpusync_timeline *t = NULL;
     note ended = {0};
-    assert_ok(gpusync_timeline_create(s->device, &desc, &t));
+    gpusync_timeline *t = timeline_from(s->device, &desc);
     on_done(at(t, 9), &ended);
     assert_ok(gpusync_timeline_destroy(t));
     metal_event_signal(event, 9);
@@ -128,15 +125,13 @@ on_stage_with(test_R18_each_value_of_other_code_is_listened_for, .no_queue = tru
               .timeline.signalled_by_others = true)
 {
     note three = {0}, five = {0}, four = {0};
-    uint64_t base = 0;
-    void *event = gpusync_timeline_metal(s->t[0], &base);
     on_done(at(s->t[0], 3), &three);
     on_done(at(s->t[0], 5), &five);
-    metal_event_signal(event, base + 3);
+    other_code_signals(s->t[0], 3);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     assert_noted(&three, GPUSYNC_OK);
     on_done(at(s->t[0], 4), &four);
-    metal_event_signal(event, base + 5);
+    other_code_signals(s->t[0], 5);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     assert_noted(&four, GPUSYNC_OK);
     assert_noted(&five, GPUSYNC_OK);

@@ -12,14 +12,9 @@
 static gpusync_ticket send_one(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
                                const gpusync_point *signal, uint32_t flags)
 {
-    gpusync_submission submission = {0};
-    submission.waits = wait;
-    submission.wait_count = wait != NULL;
-    submission.command_buffers = &buffer;
-    submission.command_buffer_count = 1;
-    submission.signals = signal;
-    submission.signal_count = signal != NULL;
-    submission.flags = flags;
+    gpusync_submission submission = {.waits = wait, .wait_count = wait != NULL, .command_buffers = &buffer,
+                                     .command_buffer_count = 1, .signals = signal, .signal_count = signal != NULL,
+                                     .flags = flags};
     return submit_at(queue, &submission, __FILE__, __LINE__);
 }
 
@@ -194,8 +189,7 @@ on_both_kinds_with(test_R1_held_unordered_work_holds_up_nothing_of_its_queue, .t
     gpusync_point told = at(s->t[1], 1);
     gpusync_ticket held = send_one(s->q[0], &go, buffers[0], NULL, UNORDERED);
     gpusync_ticket plain = send_one(s->q[0], NULL, buffers[1], &told, 0);
-    note note_held = {0};
-    note note_plain = {0};
+    note note_held = {0}, note_plain = {0};
     on_done(ticket_at(s->q[0], held), &note_held);
     on_done(ticket_at(s->q[0], plain), &note_plain);
     assert_false(is_sent(buffers[0]));
@@ -414,7 +408,6 @@ on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3
     for (size_t i = 0; i < LENGTH(rows); i++) {
         const ping_pong *p = &rows[i];
         bool held = p->signal < p->wait;
-        gpusync_submission submission = {0};
         gpusync_ticket higher;
         void *buffers[2] = {new_buffer(s->q[2]), NULL};
         void *low = marked(s, 0, 4);
@@ -431,12 +424,9 @@ on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3
         if (p->wait == IN_THE_SECOND) encode_wait(s->q[2], buffers[1], four);
         if (p->signal == IN_THE_FIRST) encode_signal(s->q[2], buffers[0], five);
         if (p->signal == IN_THE_SECOND) encode_signal(s->q[2], buffers[1], five);
-        submission.waits = &four;
-        submission.wait_count = p->wait == IN_FRONT;
-        submission.command_buffers = buffers;
-        submission.command_buffer_count = 2;
-        submission.signals = &five;
-        submission.signal_count = p->signal == BEHIND;
+        gpusync_submission submission = {.waits = &four, .wait_count = p->wait == IN_FRONT, .command_buffers = buffers,
+                                         .command_buffer_count = 2, .signals = &five,
+                                         .signal_count = p->signal == BEHIND};
         if (p->committed) higher = commit(s->q[2], buffers[0]);
         else higher = submit_at(s->q[2], &submission, __FILE__, __LINE__);
         if (is_sent(buffers[0]) == held)
@@ -621,8 +611,7 @@ on_stage_with(test_R4_a_lower_signal_in_an_open_buffer_of_another_queue_holds_wo
 {
     for (unsigned end = 0; end < OPEN_ENDS; end++) {
         for (unsigned kind = 0; kind < LENGTH(kinds_of_work); kind++) {
-            void *buffer = new_buffer(s->q[0]);
-            void *open = new_buffer(s->q[1]);
+            void *buffer = new_buffer(s->q[0]), *open = new_buffer(s->q[1]);
             new_timelines(s);
             if (end == COMMITTED_AND_HELD) encode_wait(s->q[1], open, at(s->t[1], 1));
             encode_signal(s->q[1], open, at(s->t[0], 3));
@@ -675,8 +664,7 @@ on_stage_with(test_R4_an_open_signal_that_comes_too_late_holds_nothing_and_is_re
 /* Only the lower one of an open buffer counts; a refused commit leaves the buffer open. */
 on_stage_with(test_R4_a_refused_commit_leaves_the_signal_open, .queues = 2, .timelines = 2)
 {
-    void *open = waiting(s->q[1], at(s->t[1], 1));
-    void *held = signalling(s->q[0], at(s->t[0], 8));
+    void *open = waiting(s->q[1], at(s->t[1], 1)), *held = signalling(s->q[0], at(s->t[0], 8));
     encode_signal(s->q[1], open, at(s->t[0], 5));
     commit(s->q[0], held);
     metal_enqueue(open); /* it cannot be held */
@@ -695,8 +683,7 @@ on_stage_with(test_R4_a_refused_commit_leaves_the_signal_open, .queues = 2, .tim
 on_all_kinds_with(test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_other_timelines, .queues = 3,
                   .timelines = 3)
 {
-    void *buffer = waiting(s->q[0], at(s->t[2], 1));
-    void *consumer = waiting(s->q[2], at(s->t[0], 10));
+    void *buffer = waiting(s->q[0], at(s->t[2], 1)), *consumer = waiting(s->q[2], at(s->t[0], 10));
     uint64_t value = 99;
     encode_signal(s->q[0], buffer, at(s->t[0], 10));
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
@@ -754,10 +741,8 @@ static const gpusync_result held_results[] = {GPUSYNC_ERROR_CANCELLED, GPUSYNC_E
 
 static void end_held(stage *s, held_end end)
 {
-    gpusync_error reason = {0};
-    reason.result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (end == CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    if (end == WAIT_FAILED) assert_ok(gpusync_timeline_fail(s->t[1], &reason));
+    if (end == WAIT_FAILED) fail_timeline(s->t[1], GPUSYNC_ERROR_OUT_OF_MEMORY);
     if (end == OVERTAKEN) commit(s->q[1], signalling(s->q[1], at(s->t[2], 2)));
 }
 
@@ -766,8 +751,7 @@ on_all_kinds_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queue
 {
     for (unsigned round = 0; round < 2 * HELD_ENDS; round++) {
         bool unordered = round & 1;
-        void *runs = new_buffer(s->q[0]);
-        void *held = new_buffer(s->q[0]);
+        void *runs = new_buffer(s->q[0]), *held = new_buffer(s->q[0]);
         gpusync_ticket ticket;
         uint64_t value;
         for (unsigned i = 0; i < 4; i++) s->t[i] = new_timeline(s->device);
@@ -800,8 +784,7 @@ on_all_kinds_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queue
 on_all_kinds_with(test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_not_fail_that_timeline, .queues = 2,
                   .timelines = 3)
 {
-    void *held = waiting(s->q[0], at(s->t[1], 1));
-    void *higher = signalling(s->q[1], at(s->t[0], 6));
+    void *held = waiting(s->q[0], at(s->t[1], 1)), *higher = signalling(s->q[1], at(s->t[0], 6));
     commit_new(s->q[0]);
     encode_signal(s->q[0], held, at(s->t[0], 5));
     encode_signal(s->q[0], held, at(s->t[2], 1));
@@ -885,11 +868,9 @@ on_all_kinds_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 
 
 on_both_kinds_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1)
 {
-    gpusync_error reason = {0};
     commit_new(s->q[0]);
     gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
-    reason.result = GPUSYNC_ERROR_COMPILE;
-    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_COMPILE);
@@ -995,8 +976,7 @@ on_all_kinds_with(test_R7_work_that_waits_for_a_ticket_is_held_until_that_has_en
 on_all_kinds_with(test_R7_T1_work_that_waits_for_a_ticket_waits_for_the_ordered_work_before_it, .queues = 3)
 {
     for (unsigned unordered = 0; unordered < 2; unordered++) {
-        void *before = new_buffer(s->q[1]);
-        void *awaited = new_buffer(s->q[1]);
+        void *before = new_buffer(s->q[1]), *awaited = new_buffer(s->q[1]);
         void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[2])};
         commit(s->q[1], before);
         gpusync_point point = ticket_at(s->q[1], SUBMIT(s->q[1], BUFFERS(awaited), .flags = unordered ? UNORDERED : 0));
@@ -1040,8 +1020,7 @@ on_both_kinds_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each
 on_all_kinds_with(test_R7_work_that_was_sent_keeps_the_result_of_its_wait, .queues = 2, .timelines = 1)
 {
     gpusync_ticket good = commit_new(s->q[1]), ticket;
-    void *buffer = new_buffer(s->q[0]);
-    encode_wait(s->q[0], buffer, ticket_at(s->q[1], good));
+    void *buffer = waiting(s->q[0], ticket_at(s->q[1], good));
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     ticket = commit(s->q[0], buffer);
     finish_next(s->q[1]);
@@ -1105,8 +1084,7 @@ on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, 
         bool behind = what == A_WAIT_BEHIND_ONE_THAT_FAILED;
         bool fails = behind || what == A_WAIT_BEFORE_ONE_THAT_FAILED;
         gpusync_timeline *failed = new_timeline(s->device);
-        void *buffer = new_buffer(s->q[0]);
-        void *open = NULL;
+        void *buffer = new_buffer(s->q[0]), *open = NULL;
         new_timelines(s);
         if (what == HELD_WORK) commit(s->q[0], waiting(s->q[0], at(s->t[1], 1)));
         if (what == A_SENT_SIGNAL) commit(s->q[1], signalling(s->q[1], at(s->t[0], 3)));
@@ -1161,8 +1139,7 @@ on_stage_with(test_R5_T3_an_enqueued_buffer_with_a_higher_signal_than_one_behind
               .timelines = 1)
 {
     void *buffer = metal_retain(new_buffer(s->q[0]));
-    void *behind = signalling(s->q[0], at(s->t[0], 4));
-    void *waits = waiting(s->q[1], at(s->t[0], 4));
+    void *behind = signalling(s->q[0], at(s->t[0], 4)), *waits = waiting(s->q[1], at(s->t[0], 4));
     metal_enqueue(buffer);
     commit(s->q[0], behind);
     commit(s->q[1], waits);
@@ -1324,13 +1301,11 @@ on_all_kinds_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .re
     for (unsigned kind = 0; kind < CHAINS; kind++) {
         for (unsigned end = 0; end < CHAIN_ENDS; end++) {
             gpusync_ticket tickets[CHAIN];
-            gpusync_error reason = {0};
             new_timelines(s);
             hold_chain(s, (chain_of)kind, tickets);
             assert_int_equal(gpusync_in_flight(s->q[0]) + gpusync_in_flight(s->q[1]), CHAIN);
-            reason.result = GPUSYNC_ERROR_COMPILE;
             if (end == RUNS) signal_value(s->t[1], 1);
-            if (end == FAILS) assert_ok(gpusync_timeline_fail(s->t[1], &reason));
+            if (end == FAILS) fail_timeline(s->t[1], GPUSYNC_ERROR_COMPILE);
             if (end == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
             assert_result(gpusync_device_wait(s->device, SECONDS(60), NULL), results[end]);
             settle(s);

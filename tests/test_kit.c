@@ -45,8 +45,7 @@ on_stage(test_gpusync_gets_its_memory_from_the_kit)
 on_stage(test_a_thread_that_sleeps_is_known_to)
 {
     gpusync_ticket ticket = commit_new(s->q[0]);
-    job first = {0};
-    job second = {0};
+    job first = {0}, second = {0};
     job_wait(&first, s->q[0], ticket, GPUSYNC_FOREVER);
     job_wait(&second, s->q[0], ticket, GPUSYNC_FOREVER);
     await_parked(2);
@@ -79,10 +78,7 @@ on_stage(test_a_wait_outlives_a_park_that_ends_early)
 on_stage_with(test_each_kind_of_job_gives_its_result, .timelines = 1, .queue = {.max_command_buffer_count = 2})
 {
     gpusync_point points[2] = {at(s->t[0], 5), at(s->t[0], 1)};
-    job value = {0};
-    job many = {0};
-    job device = {0};
-    job room = {0};
+    job value = {0}, many = {0}, device = {0}, room = {0};
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     gpusync_ticket ticket = commit(s->q[0], buffers[0]);
     job_value(&value, s->t[0], 1, GPUSYNC_FOREVER);
@@ -107,8 +103,7 @@ on_stage_with(test_each_kind_of_job_gives_its_result, .timelines = 1, .queue = {
 
 on_stage(test_marks_tell_what_the_gpu_ran)
 {
-    void *first = new_buffer(s->q[0]);
-    void *second = new_buffer(s->q[0]);
+    void *first = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
     mark(s, first, 1);
     mark(s, first, 2);
     mark(s, second, 3);
@@ -153,9 +148,8 @@ on_stage(test_a_failure_is_on_record_and_in_the_log)
 
 on_stage(test_notes_tell_what_callbacks_were_told)
 {
-    note notes[2];
+    note notes[2] = {0};
     gpusync_ticket ticket = commit_failing(s->q[0], SOFTMETAL_OUT_OF_MEMORY);
-    memset(notes, 0, sizeof notes);
     on_done(ticket_at(s->q[0], ticket), &notes[0]);
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[1]);
     assert_int_equal(calls_of(&notes[0]), 0);

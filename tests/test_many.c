@@ -70,11 +70,10 @@ without_stage(test_S4_all_of_none_is_over_and_any_of_none_makes_no_sense)
 
 on_all_worlds_with(test_S5_points_that_are_none_are_refused_and_change_nothing, .queues = 2, .timelines = 1)
 {
-    gpusync_device_desc desc = {0};
     gpusync_device *other_device;
     void *other_metal = softmetal_new_device();
     gpusync_point good = ticket_at(s->q[0], commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT));
-    desc.metal_device = other_metal;
+    gpusync_device_desc desc = {.metal_device = other_metal};
     assert_ok(gpusync_device_create(&desc, &other_device));
     gpusync_timeline *elsewhere = new_timeline(other_device);
     finish_all(s);
@@ -569,7 +568,6 @@ static void model_ticket_ends(model *m, unsigned queue)
 
 static void model_timeline_moves(model *m, unsigned timeline)
 {
-    const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
     bool fails = draw(4) == 0;
     if (m->failed[timeline] || m->value[timeline] == 3) return;
     if (!fails) m->value[timeline] += 1 + draw((uint32_t)(3 - m->value[timeline]));
@@ -580,7 +578,7 @@ static void model_timeline_moves(model *m, unsigned timeline)
         p->stands = fails ? BADLY : WELL;
         p->result = fails ? GPUSYNC_ERROR_COMPILE : GPUSYNC_OK;
     }
-    if (fails) assert_ok(gpusync_timeline_fail(m->s->t[timeline], &reason));
+    if (fails) fail_timeline(m->s->t[timeline], GPUSYNC_ERROR_COMPILE);
     else signal_value(m->s->t[timeline], m->value[timeline]);
 }
 

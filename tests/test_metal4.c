@@ -33,17 +33,13 @@ static void set_quirk(size_t which, bool on)
 static gpusync_timeline *of_others(stage *s)
 {
     static const gpusync_timeline_desc others = {.signalled_by_others = true};
-    gpusync_timeline *timeline = NULL;
-    assert_ok(gpusync_timeline_create(s->device, &others, &timeline));
-    return timeline;
+    return timeline_from(s->device, &others);
 }
 
 /* Other code signals. */
 static void raise_event(gpusync_timeline *timeline, uint64_t value)
 {
-    uint64_t base = 0;
-    void *event = gpusync_timeline_metal(timeline, &base);
-    metal_event_signal(event, value + base);
+    other_code_signals(timeline, value);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
@@ -170,7 +166,6 @@ on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true)
     };
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         gpusync_queue_desc desc = {.label = rows[i].label, .metal4 = true};
-        gpusync_queue *queue = NULL;
         char text[64] = "";
         if (rows[i].given) {
             static const gpusync_queue_desc theirs = {.label = "theirs", .metal4 = true};
@@ -180,7 +175,7 @@ on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true)
             assert_ok(gpusync_queue_destroy(maker));
         }
         softmetal_hide_class(rows[i].hidden);
-        assert_ok(gpusync_queue_create(s->device, &desc, &queue));
+        gpusync_queue *queue = queue_from(s->device, &desc);
         softmetal_hide_class(NULL);
         metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), text, sizeof text);
         assert_string_equal(text, rows[i].metal);

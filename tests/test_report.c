@@ -798,9 +798,8 @@ HANG(test_S9_a_submission_of_much)
 /* A wait for a value that another ticket brings, and objects without labels: numbers name them. */
 HANG(test_S9_objects_without_labels)
 {
-    gpusync_queue *queue = NULL;
     gpusync_timeline *timeline = new_timeline(s->device); /* the fifth object, behind those of the stage */
-    assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+    gpusync_queue *queue = queue_from(s->device, NULL);
     SUBMIT(queue, WAITS(at(timeline, 1)), BUFFERS(new_buffer(queue)));
     assert_hang(s, "objects without labels",
                 LINES("    ticket 1: held for 5.0 ms; waits for value 1 of timeline 5, which no work is to signal"),
@@ -929,8 +928,7 @@ HANG(test_S9_the_oldest_comes_first)
     static const char *const in_order[] = {"queue 'first'", "buffer 1 'one'", "buffer 2 'two'", "queue 'second'",
                                            "timeline 'a'",  "timeline 'b'",   "queue 'third'"};
     const gpusync_queue_desc desc = {.label = "third"};
-    gpusync_queue *third = NULL;
-    assert_ok(gpusync_queue_create(s->device, &desc, &third));
+    gpusync_queue *third = queue_from(s->device, &desc);
     assert_ok(gpusync_queue_destroy(third)); /* the last one goes */
     assert_ok(gpusync_queue_create(s->device, &desc, &third));
     void *one = named_buffer(s->q[0], "one");

@@ -206,10 +206,9 @@ on_world_with(test_T8_the_spin_of_the_call_the_queue_or_the_device_counts, .time
               .device = {.spin = &of_device}, .queue = {.spin = &of_queue})
 {
     const gpusync_wait_options call = {.spin = &of_call}, empty = {0};
-    gpusync_queue_desc desc = {0};
     gpusync_queue *plain;
     gpusync_point two[2];
-    desc.label = "plain";
+    gpusync_queue_desc desc = {.label = "plain"};
     assert_ok(gpusync_queue_create(s->device, &desc, &plain));
     commit_new(plain);
     commit_new(s->q[0]);

@@ -185,15 +185,10 @@ on_stage_with(test_ownership_what_a_submission_points_to_is_copied, .timelines =
     gpusync_point points[2] = {at(s->t[0], 1), at(s->t[1], 1)};
     void *buffers[2] = {marked(s, 0, 1), failing(s->q[0])};
     char label[] = "upload";
-    gpusync_submission submission = {0};
     gpusync_ticket ticket;
-    submission.waits = &points[0];
-    submission.wait_count = 1;
-    submission.command_buffers = buffers;
-    submission.command_buffer_count = 2;
-    submission.signals = &points[1];
-    submission.signal_count = 1;
-    submission.label = label;
+    gpusync_submission submission = {.waits = &points[0], .wait_count = 1, .command_buffers = buffers,
+                                     .command_buffer_count = 2, .signals = &points[1], .signal_count = 1,
+                                     .label = label};
     assert_ok(gpusync_submit(s->q[0], &submission, &ticket));
     memset(points, 0x5A, sizeof points);
     memset(buffers, 0x5A, sizeof buffers);
@@ -265,8 +260,7 @@ on_all_kinds_with(test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it, .q
 /* K20: where a ticket is OK its value is reached, though a lower one came later than the buffer could have run. */
 on_all_kinds_with(test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket, .queues = 2, .timelines = 1)
 {
-    void *lower = signalling(s->q[1], at(s->t[0], 1));
-    void *buffer = new_buffer(s->q[0]);
+    void *lower = signalling(s->q[1], at(s->t[0], 1)), *buffer = new_buffer(s->q[0]);
     commit(s->q[1], lower);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 2)), .flags = HOST_SYNC);
     assert_false(is_sent(buffer));
@@ -390,11 +384,10 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     void *device = softmetal_new_device();
     gpusync_device_desc desc = {.metal_device = device};
     gpusync_device *other = NULL;
-    gpusync_queue *other_queue = NULL;
     gpusync_timeline *other_timeline = NULL;
     void *many[40];
     assert_ok(gpusync_device_create(&desc, &other));
-    assert_ok(gpusync_queue_create(other, NULL, &other_queue));
+    gpusync_queue *other_queue = queue_from(other, NULL);
     other_timeline = new_timeline(other);
     signal_value(t, 5);
     commit(s->q[1], signalling(s->q[1], at(t, 8)));
@@ -550,15 +543,13 @@ on_stage(test_R25_on_complete_comes_first_however_the_work_ends)
                                              GPUSYNC_ERROR_NOT_RISING,
                                              GPUSYNC_OK,
                                              GPUSYNC_OK};
-    gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
     for (unsigned how = 0; how < ENDINGS; how++) {
-        gpusync_timeline *go = new_timeline(s->device);
-        gpusync_timeline *rises = new_timeline(s->device);
+        gpusync_timeline *go = new_timeline(s->device), *rises = new_timeline(s->device);
         note notes[4] = {0};
         gpusync_ticket ticket = begin_to_end(s, (ending)how, go, rises, &notes[0]);
         on_done(ticket_at(s->q[0], ticket), &notes[1]);
         on_done(ticket_at(s->q[0], ticket), &notes[2]);
-        if (how == INHERITS) assert_ok(gpusync_timeline_fail(go, &reason));
+        if (how == INHERITS) fail_timeline(go, GPUSYNC_ERROR_COMPILE);
         if (how == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
         if (how == IS_OVERTAKEN) signal_value(rises, 3);
         finish_all(s);
@@ -589,8 +580,7 @@ on_stage_with(test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_h
 {
     for (unsigned i = 0; i < 16; i++) {
         link_kind kind = {i & 1, i & 2, kinds[i >> 2]};
-        gpusync_timeline *first = new_timeline(s->device);
-        gpusync_timeline *second = new_timeline(s->device);
+        gpusync_timeline *first = new_timeline(s->device), *second = new_timeline(s->device);
         void *buffer = marked(s, 1, 1);
         void *last = marked(s, 2, 2);
         bool held = kind.ticket || kind.flags & HOST_SYNC;
@@ -633,8 +623,7 @@ on_stage(test_S8_failed_work_fails_all_timelines_that_it_was_to_signal)
 {
     static const gpusync_timeline_desc order = {.order_only = true};
     for (unsigned i = 0; i < LENGTH(kinds); i++) {
-        gpusync_timeline *rises = NULL;
-        gpusync_timeline *fails[3];
+        gpusync_timeline *rises = NULL, *fails[3];
         void *buffers[2] = {NULL, failing(s->q[0])};
         assert_ok(gpusync_timeline_create(s->device, &order, &rises));
         for (unsigned k = 0; k < 3; k++) fails[k] = new_timeline(s->device);
@@ -675,11 +664,9 @@ on_both_kinds_with(test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_
 on_both_kinds_with(test_R24_the_ticket_of_work_that_waited_for_other_code_ends, .timelines = 1,
                    .timeline = {.signalled_by_others = true})
 {
-    uint64_t base = 0;
-    void *event = gpusync_timeline_metal(s->t[0], &base);
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     set_quirks(.deaf_to_everything = true);
-    metal_event_signal(event, base + 1);
+    other_code_signals(s->t[0], 1);
     finish_all(s);
     assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL));
     assert_true(gpusync_is_done(s->q[0], ticket));

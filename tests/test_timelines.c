@@ -17,20 +17,6 @@ static void assert_failed_at(gpusync_timeline *timeline, gpusync_result result, 
     assert_int_equal(value, reached);
 }
 
-static gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_timeline_desc *desc)
-{
-    gpusync_timeline *timeline = NULL;
-    assert_ok(gpusync_timeline_create(device, desc, &timeline));
-    return timeline;
-}
-
-static void other_code_signals(gpusync_timeline *timeline, uint64_t value)
-{
-    uint64_t base = 0;
-    void *event = gpusync_timeline_metal(timeline, &base);
-    metal_event_signal(event, base + value);
-}
-
 /* Has something happen right before, or right after, the host's next write to an event. */
 static struct {
     softmetal_phase phase;
@@ -73,11 +59,10 @@ on_stage(test_S7_a_timeline_starts_at_its_initial_value)
 {
     static const uint64_t values[] = {0, 1, 7, UINT64_C(1) << 40, GPUSYNC_MAX_VALUE - 1, GPUSYNC_MAX_VALUE};
     for (size_t i = 0; i < LENGTH(values); i++) {
-        gpusync_timeline_desc desc = {0};
         gpusync_timeline *timeline = i & 1 ? new_timeline(s->device) : NULL;
         if (timeline) signal_value(timeline, 20);
         assert_ok(gpusync_timeline_destroy(timeline)); /* the next one gets its event, or a new one */
-        desc.initial_value = values[i];
+        gpusync_timeline_desc desc = {.initial_value = values[i]};
         timeline = timeline_from(s->device, &desc);
         assert_int_equal(value_of(timeline), values[i]);
         assert_int_equal(shown(timeline), values[i]);
@@ -130,7 +115,6 @@ without_stage(test_S5_calls_without_a_timeline_are_refused)
     assert_int_equal(value, 7);
     assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_fail(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    assert_ok(gpusync_timeline_destroy(NULL));
 }
 
 /* -- R3: what the host may signal --------------------------------------------------------------------------------- */
@@ -165,8 +149,7 @@ on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent,
         {GPUSYNC_MAX_VALUE, GPUSYNC_OK},        {GPUSYNC_MAX_VALUE, GPUSYNC_ERROR_NOT_RISING},
     };
     for (unsigned host_sync = 0; host_sync < 2; host_sync++) {
-        gpusync_timeline *timeline = new_timeline(s->device);
-        gpusync_timeline *gate_of_held = new_timeline(s->device);
+        gpusync_timeline *timeline = new_timeline(s->device), *gate_of_held = new_timeline(s->device);
         signal_value(timeline, 10);
         SUBMIT(s->q[0], SIGNALS(at(timeline, 20)), BUFFERS(new_buffer(s->q[0])), .flags = host_sync ? HOST_SYNC : 0);
         SUBMIT(s->q[1], WAITS(at(gate_of_held, 1)), SIGNALS(at(timeline, 25)));
@@ -227,8 +210,7 @@ static void execute(void *buffer)
 
 on_stage_with(test_S7_a_write_of_the_host_that_crosses_one_of_the_gpu_takes_nothing_back, .queues = 2, .timelines = 1)
 {
-    void *producer = signalling(s->q[0], at(s->t[0], 4));
-    void *consumer = waiting(s->q[1], at(s->t[0], 5));
+    void *producer = signalling(s->q[0], at(s->t[0], 4)), *consumer = waiting(s->q[1], at(s->t[0], 5));
     encode_signal(s->q[0], producer, at(s->t[0], 5)); /* both cross the write: the lower one alone is noted */
     commit(s->q[0], producer);
     gpusync_ticket ticket = commit(s->q[1], consumer);
@@ -255,8 +237,7 @@ static void send_and_execute(void *buffer)
 
 on_stage_with(test_S7_a_write_that_crosses_a_signal_sent_meanwhile_takes_nothing_back, .queues = 2, .timelines = 1)
 {
-    void *producer = signalling(s->q[0], at(s->t[0], 5));
-    void *consumer = waiting(s->q[1], at(s->t[0], 5));
+    void *producer = signalling(s->q[0], at(s->t[0], 5)), *consumer = waiting(s->q[1], at(s->t[0], 5));
     sends_on = s->q[0];
     set_quirks(.falling_events = true); /* the event just stores what is written */
     on_write(SOFTMETAL_BEFORE, send_and_execute, producer);
@@ -308,8 +289,7 @@ on_stage_with(test_S5_a_thread_is_woken_before_metal_is_told_of_the_value, .time
 
 on_stage_with(test_S7_a_value_is_reached_when_its_work_has_succeeded, .timelines = 1)
 {
-    void *buffer = signalling(s->q[0], at(s->t[0], 1));
-    void *failing = signalling(s->q[0], at(s->t[0], 2));
+    void *buffer = signalling(s->q[0], at(s->t[0], 1)), *failing = signalling(s->q[0], at(s->t[0], 2));
     commit(s->q[0], buffer);
     commit(s->q[0], failing);
     softmetal_schedule(buffer);
@@ -335,8 +315,7 @@ on_stage_with(test_R13_T5_the_first_failure_answers_every_later_call, .timelines
     gpusync_error other = {.result = GPUSYNC_ERROR_METAL_NIL};
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
-    void *open = signalling(s->q[0], at(s->t[0], 6));
-    void *waits = new_buffer(s->q[0]);
+    void *open = signalling(s->q[0], at(s->t[0], 6)), *waits = new_buffer(s->q[0]);
     gpusync_ticket ticket = 77;
     note notes[2] = {0};
     signal_value(s->t[0], 5);
@@ -399,13 +378,12 @@ on_stage(test_R13_the_result_of_a_failure)
 
 on_stage_with(test_R13_a_failure_wakes_sleepers_and_ends_held_work, .timelines = 1)
 {
-    gpusync_error reason = {.result = GPUSYNC_ERROR_NO_DEVICE};
     gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     job jobs[2] = {{.which = 0}};
     job_value(&jobs[0], s->t[0], 1, GPUSYNC_FOREVER);
     job_wait(&jobs[1], s->q[0], held, GPUSYNC_FOREVER);
     await_parked(2);
-    assert_ok(gpusync_timeline_fail(s->t[0], &reason));
+    fail_timeline(s->t[0], GPUSYNC_ERROR_NO_DEVICE);
     assert_result(job_end(&jobs[0]), GPUSYNC_ERROR_NO_DEVICE);
     assert_result(job_end(&jobs[1]), GPUSYNC_ERROR_NO_DEVICE);
     assert_int_equal(jobs[1].error.ticket, held);
@@ -422,8 +400,7 @@ on_stage_with(test_R13_the_own_event_gets_the_highest_value_and_an_imported_one_
         void *event = imported ? metal_shared_event_new(s->metal_device) : NULL;
         gpusync_timeline_desc desc = {.shared_event = event};
         gpusync_timeline *timeline = timeline_from(s->device, &desc);
-        void *runs = signalling(s->q[0], at(timeline, 1));
-        void *waits = waiting(s->q[1], at(timeline, 1));
+        void *runs = signalling(s->q[0], at(timeline, 1)), *waits = waiting(s->q[1], at(timeline, 1));
         gpusync_ticket producer = commit(s->q[0], runs);
         gpusync_ticket consumer = commit(s->q[1], waits);
         assert_true(is_sent(waits));
@@ -580,13 +557,11 @@ without_stage(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower
                                              GPUSYNC_ERROR_DEVICE_LOST, GPUSYNC_OK};
     for (unsigned way = 0; way < WAYS; way++) {
         stage s;
-        gpusync_queue *queue = NULL;
         bool lives = way != QUEUE_DESTROYED;
         stage_open(&s, &(stage_desc){.queues = 2});
         gpusync_timeline *timeline = timeline_from(s.device, &order);
-        gpusync_timeline *go = new_timeline(s.device);
-        gpusync_timeline *other = new_timeline(s.device);
-        assert_ok(gpusync_queue_create(s.device, &sticky, &queue));
+        gpusync_timeline *go = new_timeline(s.device), *other = new_timeline(s.device);
+        gpusync_queue *queue = queue_from(s.device, &sticky);
         commit(s.q[0], signalling(s.q[0], at(timeline, 5)));
         gpusync_ticket ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7), at(other, 1)));
         gpusync_ticket consumer = SUBMIT(s.q[1], WAITS(at(timeline, 7)));
@@ -613,8 +588,7 @@ without_stage(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower
 on_stage_with(test_R12_until_raised_the_value_of_work_that_never_ran_counts_as_held, .queues = 3, .timelines = 2,
               .timeline = {.order_only = true})
 {
-    void *six = waiting(s->q[2], at(s->t[0], 5));
-    void *eight = waiting(s->q[2], at(s->t[0], 6));
+    void *six = waiting(s->q[2], at(s->t[0], 5)), *eight = waiting(s->q[2], at(s->t[0], 6));
     encode_signal(s->q[2], six, at(s->t[0], 6));
     encode_signal(s->q[2], eight, at(s->t[0], 8));
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
@@ -706,8 +680,7 @@ on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an
 on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go, .queues = 3, ORDER,
               .queue = {.sticky_failure = true})
 {
-    void *open = signalling(s->q[0], at(s->t[0], 5));
-    void *higher = waiting(s->q[1], at(s->t[0], 3));
+    void *open = signalling(s->q[0], at(s->t[0], 5)), *higher = waiting(s->q[1], at(s->t[0], 3));
     encode_signal(s->q[1], higher, at(s->t[0], 6));
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     finish_all(s);
@@ -828,10 +801,9 @@ on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_
     for (unsigned by = 0; by <= LOOKERS; by++) { /* the last one: none but destroy */
         for (unsigned later = 0; later < 2; later++) {
             gpusync_timeline *timeline = timeline_from(s->device, &others);
-            gpusync_queue *queue = NULL;
             note notes[2] = {0};
             void *buffers[2];
-            assert_ok(gpusync_queue_create(s->device, NULL, &queue));
+            gpusync_queue *queue = queue_from(s->device, NULL);
             buffers[0] = waiting(queue, at(timeline, 10));
             buffers[1] = signalling(queue, at(timeline, 5));
             commit(queue, buffers[0]);
@@ -944,8 +916,7 @@ on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed, 
 on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queues = 3, .timelines = 2,
               .timeline = {.signalled_by_others = true, .order_only = true})
 {
-    void *waits = waiting(s->q[0], at(s->t[1], 1));
-    void *brings = signalling(s->q[2], at(s->t[1], 1));
+    void *waits = waiting(s->q[0], at(s->t[1], 1)), *brings = signalling(s->q[2], at(s->t[1], 1));
     encode_signal(s->q[0], waits, at(s->t[0], 3));
     commit(s->q[2], brings);
     gpusync_ticket ticket = commit(s->q[0], waits);
@@ -1237,8 +1208,7 @@ on_stage(test_S7_an_event_that_other_code_may_know_or_that_is_used_up_is_not_use
 on_stage_with(test_S7_an_event_with_a_signal_on_its_way_is_not_used_again, .queues = 2)
 {
     gpusync_timeline *timeline = new_timeline(s->device);
-    void *buffer = signalling(s->q[0], at(timeline, 5));
-    commit(s->q[0], buffer);
+    commit(s->q[0], signalling(s->q[0], at(timeline, 5)));
     assert_ok(gpusync_timeline_destroy(timeline));
     timeline = new_timeline(s->device);
     void *held = waiting(s->q[1], at(timeline, 1));

@@ -784,11 +784,10 @@ static void add_listeners(void)
 
 static void open_imported(int queues)
 {
-    gpusync_timeline_desc desc = {0};
     begin(queues, 0);
     softmetal_set_quirks(&(const softmetal_quirks){.deaf_to_everything = true}); /* but for softmetal_tell_listeners */
     event = metal_shared_event_new(gpusync_device_metal(stage.device));
-    desc.shared_event = event;
+    gpusync_timeline_desc desc = {.shared_event = event};
     turns_expect(gpusync_timeline_create(stage.device, &desc, &stage.t[0]), GPUSYNC_OK);
 }
 

@@ -13,8 +13,7 @@ typedef struct work {
 static work signalling_work(stage *s)
 {
     work w;
-    w.buffer = new_buffer(s->q[0]);
-    encode_signal(s->q[0], w.buffer, at(s->t[0], 1));
+    w.buffer = signalling(s->q[0], at(s->t[0], 1));
     w.ticket = commit(s->q[0], w.buffer);
     return w;
 }
@@ -23,8 +22,7 @@ static work signalling_work(stage *s)
 static work held_work(stage *s, gpusync_point point)
 {
     work w;
-    w.buffer = new_buffer(s->q[0]);
-    encode_wait(s->q[0], w.buffer, point);
+    w.buffer = waiting(s->q[0], point);
     encode_signal(s->q[0], w.buffer, at(s->t[0], 1));
     w.ticket = commit(s->q[0], w.buffer);
     assert_false(is_sent(w.buffer));
@@ -77,27 +75,6 @@ static void each_way(void **state)
 static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
 {
     return gpusync_wait(queue, ticket, 0, NULL);
-}
-
-/* -- tickets ------------------------------------------------------------------------------------------------------- */
-
-on_world(test_S2_a_poll_reads_metals_status_and_done_asks_metal_nothing)
-{
-    void *buffer = new_buffer(s->q[0]);
-    gpusync_ticket ticket = commit(s->q[0], buffer);
-    softmetal_schedule(buffer);
-    softmetal_execute(buffer);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
-    softmetal_complete(buffer); /* its handler has not run */
-    uint64_t messages = softmetal_messages();
-    assert_false(gpusync_is_done(s->q[0], ticket));
-    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 1);
-    assert_int_equal(softmetal_messages(), messages);
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-    assert_true(gpusync_is_done(s->q[0], ticket));
-    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 0);
 }
 
 /* -- UNORDERED work (R1) ------------------------------------------------------------------------------------------- */
@@ -186,7 +163,6 @@ on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
     commit_new(s->q[0]); /* does not end */
     for (size_t i = 0; i < LENGTH(rows); i++) {
         gpusync_timeline *gate_of = new_timeline(s->device), *out = new_timeline(s->device);
-        const gpusync_error reason = {.result = GPUSYNC_ERROR_COMPILE};
         void *buffer = new_buffer(s->q[0]);
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
         gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
@@ -203,7 +179,7 @@ on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
             signal_value(out, 1);
             signal_value(gate_of, 1);
             break;
-        case INHERITS: assert_ok(gpusync_timeline_fail(gate_of, &reason)); break;
+        case INHERITS: fail_timeline(gate_of, GPUSYNC_ERROR_COMPILE); break;
         }
         assert_result(gpusync_poll(s->q[0], ticket, NULL), rows[i].result);
         assert_result(wait_now(s->q[0], ticket), rows[i].result);
@@ -272,16 +248,9 @@ on_each_way(test_S5_what_has_ended_by_the_deadline_has_ended)
     assert_int_equal(kit_now().log_lines, 0);
 }
 
-static void signal_as_others(gpusync_timeline *timeline, uint64_t value)
-{
-    uint64_t base = 0;
-    void *event = gpusync_timeline_metal(timeline, &base);
-    metal_event_signal(event, value + base);
-}
-
 static void others_signal_5(void *timeline)
 {
-    signal_as_others((gpusync_timeline *)timeline, 5);
+    other_code_signals((gpusync_timeline *)timeline, 5);
 }
 
 on_world_with(test_S5_a_value_of_others_counts_that_has_come_by_the_deadline, .timelines = 1,
@@ -366,8 +335,7 @@ on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues 
 /* An open buffer is no work yet. */
 on_world_with(test_F16_an_open_buffer_holds_up_no_wait, .timelines = 1)
 {
-    void *open = new_buffer(s->q[0]);
-    encode_signal(s->q[0], open, at(s->t[0], 1));
+    (void)signalling(s->q[0], at(s->t[0], 1));
     commit_new(s->q[0]);
     finish_all(s);
     assert_ok(wait_now(s->q[0], GPUSYNC_EVERYTHING));
@@ -1017,11 +985,10 @@ static work held_elsewhere(stage *s, place where, elsewhere *e)
     memset(e, 0, sizeof *e);
     e->s = s;
     if (where == AT_AN_EVENT) {
-        gpusync_timeline_desc desc = {0};
         set_quirks(.deaf_to_everything = true);
         e->event = metal_shared_event_new(s->metal_device);
         assert_non_null(e->event);
-        desc.shared_event = e->event;
+        gpusync_timeline_desc desc = {.shared_event = e->event};
         assert_ok(gpusync_timeline_create(s->device, &desc, &e->other));
         w.buffer = new_buffer(s->q[0]); /* where the host waits: the GPU would go on by itself */
         w.ticket = SUBMIT(s->q[0], WAITS(at(e->other, 7)), BUFFERS(w.buffer), SIGNALS(at(s->t[0], 1)),
@@ -1228,7 +1195,7 @@ on_world_with(test_R24_callbacks_that_nothing_tells_of_run_where_another_thread_
     on_done(at(s->t[0], 5), &listener);
     commit_new(s->q[0]);
     lose_handlers_now(lost);
-    signal_as_others(s->t[0], 5);
+    other_code_signals(s->t[0], 5);
     assert_int_equal(calls_of(&handler) + calls_of(&listener), 0);
     assert_result(gpusync_wait(s->q[0], 1, MS(60), NULL), GPUSYNC_TIMEOUT); /* looks at 50 ms */
     assert_noted(&handler, GPUSYNC_OK);

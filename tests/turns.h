@@ -170,8 +170,7 @@ static struct {
     turns_task task[TURNS_TASKS];
     int count;
     int current; /* TURNS_NOBODY while no schedule runs */
-    uint64_t now;
-    uint64_t points;
+    uint64_t now, points;
     uint64_t progress; /* rises with each step that may give a polling helper something to do */
     uint64_t told;     /* calls of turns_notify */
     bool over;         /* only helpers are left: they end */
@@ -881,8 +880,7 @@ static inline unsigned turns_draw(unsigned below)
 static inline void *turns_oldest_due(void *metal_queue, softmetal_due *due)
 {
     softmetal_due one = SOFTMETAL_NOTHING_DUE;
-    void *oldest = NULL;
-    void *buffer;
+    void *oldest = NULL, *buffer;
     for (unsigned k = 0; (buffer = softmetal_due_at(metal_queue, k, &one)) != NULL; k++) {
         if (one != SOFTMETAL_COMPLETE_DUE && one != SOFTMETAL_HANDLERS_DUE)
             continue;
