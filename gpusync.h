@@ -1290,8 +1290,9 @@ GPUSYNC_API uint32_t gpusync_version(void);
    the entries whose numbers have come [gpusync__take]: sleepers go to `after`, callbacks become due, work is stirred.
    Before the unlock all stirred work is judged, and what that stirs, too [gpusync__go_on]: ended work settles, held
    work becomes ready. After the unlock the thread does what stands in `after` [gpusync__work_off]. A step costs what it
-   changes, not what there is; but lists are searched from one end, for an open buffer [gpusync__find_open], for the
-   place of a number that does not rise [gpusync__insert], for a lower signal of held work [gpusync__blocker].
+   changes, not what there is; but lists are searched from one end: for an open or held buffer [gpusync__find_open,
+   gpusync__is_held], for the place of a number that does not rise [gpusync__insert], for a lower signal of held work
+   [gpusync__blocker].
 
    LIVES
      work      OPEN: made, or encoded into; its signals are on their timelines.
@@ -1302,7 +1303,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
                ENDED -> SETTLED when its waits are over, ordered work in the order of tickets [gpusync__settle]: its
                   result is on record, its signals pass, what waits for its ticket goes on.
                SETTLED -> PUBLISHED when all before it have settled [gpusync__publish]: `completed` passes it. It leaves
-                  the queue when its handlers have come, and Metal 4 has made its signals [gpusync__leave].
+                  the queue when its handlers have come, no signal of it is listed, and Metal 4 has made its signals
+                  [gpusync__leave].
      value     encoded or committed: on `signals` [gpusync__promise] -> sent: lower ones that Metal does not have come
                too late [gpusync__send_signal] -> its work settles: reached as soon as no lower signal of sent work is
                left [gpusync__advance], or the timeline fails [gpusync__fail].
@@ -1356,8 +1358,9 @@ GPUSYNC_API uint32_t gpusync_version(void);
      6.  `signals` is sorted: first signals of sent work, then, above `sent`, those of open, held, and never sent work.
      7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
          reached; `coming` <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
-     8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later. Ordered work settles
-         in the order of tickets. Held work that goes behind other held work [gpusync__yields] is in no circle.
+     8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later, but for a value that
+         other code may bring. Ordered work settles in the order of tickets. Held work that goes behind other held work
+         [gpusync__yields] is in no circle.
      9.  Work that never ran, or failed, waits for no value and no ticket, and needs no memory to fail.
      10. The record, what sticks, how the ticket ended and the timelines' failure are there before SETTLED and before
          `completed` rises, in one hold.
@@ -1694,10 +1697,11 @@ typedef struct gpusync__sleeper {
     uint64_t since_ns, deadline_ns; /* for the report */
 } gpusync__sleeper;
 
-/* What a thread waits for. Of a queue NUMBER: a ticket; ALL: everything up to a ticket; ROOM: a place for a command
-   buffer, which the wait takes; CALLS: that no other thread runs a callback of the target. Of a timeline NUMBER: a
-   value. */
-enum { GPUSYNC__NUMBER, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__CALLS };
+/* What a thread waits for. NUMBER: a ticket, a value, or so many pipelines; ALL: everything up to a ticket; then what
+   has no number, and is checked under the lock alone: ROOM: a place for a command buffer, which the wait takes; CALLS:
+   that no other thread runs a callback of the target. A new kind also stands in gpusync__goal_stands and
+   gpusync__look_at, has a waker (>>wait), and words in gpusync__write_waits and gpusync__log_timeout. */
+enum { GPUSYNC__NUMBER, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__CALLS, GPUSYNC__KINDS };
 
 typedef struct gpusync__goal {
     gpusync__entry entry;
@@ -1807,7 +1811,7 @@ typedef struct gpusync__work {
     bool enqueued;     /* has a place in Metal's queue already, and cannot be held */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
-    bool deaf;         /* a handler was lost: a look has to read the status of every command buffer */
+    bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
     uint64_t since_ns; /* when it was opened, then got its ticket, then was sent, then ended on the GPU */
     double gpu_start, gpu_end;
     /* Of work that is held for the order of values, on that timeline. Of work with signals that Metal 4 has, on the
@@ -1967,7 +1971,7 @@ struct gpusync_device {
     gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
     gpusync__entry stirred;                  /* the ring of work to judge: something that it waits for has changed */
     gpusync__target *targets, **targets_end; /* the oldest first */
-    uint32_t objects;                        /* queues and timelines that are not destroyed */
+    uint32_t objects;                        /* queues, timelines and warm-ups that are not destroyed */
     uint32_t made;                           /* targets, ever */
     uint32_t spare_count;
     gpusync__spare spares[GPUSYNC__SPARES];
@@ -2076,7 +2080,12 @@ static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
    host then writes. What asks reads it there, by gpusync__stands and gpusync__ticket_end, for everything by
    gpusync__all_stand: polls and waits, callbacks as they become due (gpusync__due), and work that waits for the ticket
    or the value, which fails with a copy (gpusync__settle_badly). The thread that has read it logs it, and notes the
-   loss of the device (gpusync__lose). While it sticks gpusync__refuses tells new work. */
+   loss of the device (gpusync__lose). While it sticks gpusync__refuses tells new work, but for markers: EXECUTION.
+     fails with its result: what waits for the ticket or value     gpusync__judge_wait (unsent), gpusync__outcome (sent)
+     and a new signal of the failed timeline (refused)             gpusync__accept_signal
+     if it sticks: ordered work that was sent behind it            gpusync__spreads_to
+     and held work, UNORDERED too, but no markers                  gpusync__judge
+   The rest goes on, also later work of the queue, and work with a ticket that only signals the timeline. */
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
@@ -2676,7 +2685,8 @@ static void gpusync__work_unref(gpusync__work *w)
 
 /* ------------------------------------------------------------------------------- >>values --
    What becomes of those that wait for a number, and of the signals of a timeline. Down to the end of >>held everything
-   is under the device's lock: only lists and numbers change. What has to be done without the lock stands in `after`. */
+   but gpusync__refuses is under the device's lock: only lists and numbers change. What has to be done without the lock
+   stands in `after`. */
 
 enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
 
@@ -2877,9 +2887,9 @@ static bool gpusync__is_unsent(const gpusync__work *w)
 }
 
 /* The lowest signal of sent work that is not reached, or NULL. */
-static const gpusync__entry *gpusync__lowest_sent(const gpusync_timeline *t)
+static gpusync__entry *gpusync__lowest_sent(const gpusync_timeline *t)
 {
-    const gpusync__entry *e = t->signals.next;
+    gpusync__entry *e = t->signals.next;
     return e == &t->signals || gpusync__is_unsent(e->work) ? NULL : e;
 }
 
@@ -2940,7 +2950,7 @@ static void gpusync__promise(gpusync__link *link)
 static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
 {
     gpusync__work *w = link->entry.work;
-    bool held = w->state == GPUSYNC__HELD; /* other work may go with the signal */
+    bool held = w->state == GPUSYNC__HELD; /* other work may leave with its last signal */
     gpusync__withdraw(link, after);
     if (!held)
         return;
@@ -2991,8 +3001,9 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
     t->error = *error;
     gpusync__alarm(&t->target, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
     gpusync__write_later(t, after);
+    /* Signals that Metal does not have, and of settled work: there is nothing to raise any more. */
     for (gpusync__entry *e = t->signals.next, *next; e != &t->signals; e = next) {
-        next = e->next; /* there is nothing to raise any more */
+        next = e->next;
         if (gpusync__is_unsent(e->work) || e->work->state >= GPUSYNC__SETTLED)
             gpusync__withdraw(gpusync__link_of(e), after);
     }
@@ -3120,8 +3131,8 @@ static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, 
     }
 }
 
-/* Settles failed work. Its failure is its own, else that of the first thing it waited for that failed, else one that
-   spreads or sticks. */
+/* Settles failed work. Its failure is its own; else that of the first thing it waited for that failed; else `spread`
+   if that reaches it, or, of work that was held, `stuck`, which a clear leaves there. */
 GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync_error error;
@@ -3137,7 +3148,6 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
             error.origin = error.ticket;
         error.inherited = true;
         error.ticket = (gpusync_ticket)w->ticket;
-        error.dropped = 0;
     }
     error.ran = !w->unsent && w->count;
     gpusync__record_failure(q, &error);
@@ -3405,18 +3415,20 @@ static bool gpusync__yields_to(const gpusync__work *other, const gpusync__work *
 }
 
 /* Whether the GPU makes both signals, in this order, or the work waits for the lower value, or a higher one, before it
-   signals. The GPU does not make those of work that failed, perhaps in a wait for a lower value. */
+   signals. The GPU does not make those of work that failed, perhaps in a wait for a lower value: an order_only timeline
+   still rises then, any other fails with that work. Enqueued work may stand in front of the other. */
 static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *signal, const gpusync__link *lower)
 {
     const gpusync__work *other = lower->entry.work;
-    bool both = signal->encoded && lower->encoded && other->queue == w->queue;
     bool makes = other->result == GPUSYNC_OK || !gpusync__timeline_of(signal->target)->order_only;
-    bool in_order = both && makes && !w->unordered && !other->unordered && !w->enqueued;
+    if (makes && signal->encoded && lower->encoded && other->queue == w->queue && !w->unordered && !other->unordered &&
+        !w->enqueued)
+        return true;
     const gpusync__link *wait = w->links;
     while (wait != signal &&
            (wait->signal || wait->target != signal->target || wait->entry.number < lower->entry.number))
         wait = wait->next;
-    return in_order || wait != signal;
+    return wait != signal;
 }
 
 /* What has to be signalled before this signal of work that Metal does not have, or NULL. Searched downwards: a lower
@@ -3527,13 +3539,15 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     after->more = true;
 }
 
-/* A queue of Metal 4 has made the signals of the work. They may have come late, behind higher ones or a failure. */
+/* Stirred work that is not judged: a queue of Metal 4 has made its signals (or it was HELD, and has gone on). They may
+   have come late: behind a failure, a higher value, or a signal whose work has not settled, which is `crossed` then. */
 static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
 {
     for (const gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
-        bool passed = t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->entry.number;
-        if (link->signal && link->encoded && passed)
+        if (link->signal && link->encoded &&
+            (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->entry.number ||
+             gpusync__lowest_sent(t)))
             gpusync__write_again(t, after);
     }
     gpusync__leave(w->queue, w, after);
@@ -3706,7 +3720,7 @@ static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_ti
     GPUSYNC__WITH(void, void *, uint64_t)(q->metal, sel, t->event, value + t->base);
 }
 
-/* Commits command buffer i of work. The last commit may end the work, and free it. */
+/* Commits command buffer i of work. The caller has a reference: the work may end meanwhile. */
 static __attribute__((noinline)) void gpusync__send_one(gpusync_device *dev, gpusync__work *w, uint32_t i)
 {
     gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, i};
@@ -3716,7 +3730,7 @@ static __attribute__((noinline)) void gpusync__send_one(gpusync_device *dev, gpu
 }
 
 /* Commits work to a queue of Metal 4, whose waits and signals are operations of the queue. Behind its signals comes one
-   of the queue's own, and keeps the work until then. Other work may end with the commit, and go. */
+   of the queue's own, and keeps the work until then. The caller has a reference: the work may end meanwhile. */
 GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
 {
     gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, w->first};
@@ -3810,7 +3824,7 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
      the timeline has failed: UINT64_MAX                       gpusync__fail
      the GPU's next signal is reached: a write of the host's   gpusync__advance: `crossed`
      may have crossed it
-     the GPU has signalled late, behind a higher value or a    gpusync__write_again: `again`
+     the GPU has signalled late, behind a higher signal or a   gpusync__write_again: `again`
      failure
    That an event only rises is documented for each side (signaledValue, encodeSignalEvent:value:), and assumed where
    both write at once, and for a queue of Metal 4: the last two make up for an event that falls.
@@ -3832,11 +3846,11 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
     gpusync__lock(dev);
     after->dirty = t->next_dirty;
     for (uint64_t value = 0; t->again || value != gpusync__event_value(t);) {
-        gpusync__entry *e = t->signals.next;
+        gpusync__entry *lowest = gpusync__lowest_sent(t);
         t->again = false;
         value = gpusync__event_value(t);
-        if (gpusync__lowest_sent(t))
-            gpusync__link_of(e)->crossed = true;
+        if (lowest)
+            gpusync__link_of(lowest)->crossed = true;
         gpusync__unlock(dev);
         if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
             GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
@@ -3915,7 +3929,7 @@ static void gpusync__event_rose(void *block, void *event)
     if (!t)
         return;
     gpusync__lock(t->target.device);
-    if (t->armed <= b->value) /* a block for a higher one is with Metal yet */
+    if (t->armed <= b->value) /* else a block for a higher value is with Metal */
         t->armed = 0;
     gpusync__arm_later(t, &after);
     gpusync__finish(t->target.device, &after);
@@ -4212,7 +4226,11 @@ static void gpusync__handler_dispose(const void *block)
 }
 
 /* --------------------------------------------------------------------------------- >>look --
-   A look reads the status of what Metal has, in the order of tickets, and ends what has ended. */
+   A look reads the status of what Metal has, in the order of tickets, and ends what has ended.
+     gpusync__look_everywhere  at the whole device      a wait that sleeps, with each slice; run_callbacks
+     gpusync__look_around      the same                 polls, and waits at the limit, once in 50 ms all together
+   TIMEOUT though the GPU has ended: a handler was lost of a queue that the wait does not name, and none looked around
+   since; or a feedback of Metal 4, which no look finds; or the work does not settle yet. */
 
 /* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. last: the work
    of the first ticket, to go on from, or NULL. Under the lock. */
@@ -4373,7 +4391,7 @@ GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
    A wait checks by loads whether it may be over, then under the lock whether it is; it looks, spins, and sleeps. What
    wakes a sleeping wait, always by gpusync__rouse:
      its number is reached, or fails     gpusync__wake, of reach, fail and publish
-     its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__completed
+     its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__count_handler
      its target closes                   gpusync__shut
      a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
      a callback of its target has run    gpusync__caller_remove
@@ -4398,9 +4416,9 @@ typedef struct gpusync__wait {
 #define GPUSYNC__LAST_SLICE_NS 400000000u
 #define GPUSYNC__IDLE_NS 1000000000u /* so long without work on the device: nothing makes room but the program */
 
-/* What a wait for everything tells: the first failure up to its ticket that none had told when the wait began. A wait
-   that is over tells all failures up to its ticket, for each of them is on record then: so a ticket, `told_to`, says
-   what is told. What has been told since a wait began is told to that wait, too. */
+/* What a wait for everything returns: the first failure up to its ticket that did not count as told when the wait
+   began. When it is over, all failures up to its ticket count as told: `told_to`. One that began before keeps its own
+   `from`, and may return the same failure. */
 static const gpusync_error *gpusync__first_untold(const gpusync_queue *q, const gpusync__goal *goal)
 {
     uint64_t n = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
@@ -4413,7 +4431,9 @@ static const gpusync_error *gpusync__first_untold(const gpusync_queue *q, const 
     return NULL;
 }
 
-/* How everything up to the goal's ticket ended. */
+/* How everything up to the goal's ticket ended. Of records that were pushed out the queue keeps bounds: all are up to
+   `dropped_to`; those since all dropped ones had been told, from `dropped_from` on; those before that, up to
+   `forgotten_to`: only a wait that began before they were told misses them. */
 static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
 {
     if (!goal->from)
@@ -4421,19 +4441,20 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
     if (goal->number > q->target.head.completed)
         return GPUSYNC__NOT_YET;
     const gpusync_error *record = gpusync__first_untold(q, goal);
-    bool dropped = q->dropped_to >= goal->from && /* perhaps one of these tickets */
-                   (q->dropped_from <= goal->number || q->forgotten_to >= goal->from);
-    if (dropped)
+    if (q->dropped_to >= goal->from && (q->dropped_from <= goal->number || q->forgotten_to >= goal->from))
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN,
                            "a failure was pushed off the record before a wait reported it");
     else if (record)
         *error = *record;
     else if (q->sticks)
         *error = q->stuck;
-    return dropped || record || q->sticks ? GPUSYNC__BADLY : GPUSYNC__WELL;
+    else
+        return GPUSYNC__WELL;
+    return GPUSYNC__BADLY;
 }
 
-/* The first work up to the ticket of which a handler is to come: ordered, or the ticket itself. NULL: there is none. */
+/* The first work up to the ticket of which a handler is to come: ordered, or the ticket itself; of everything, any.
+   NULL: there is none. */
 static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
 {
     const gpusync__work *w = q->first;
@@ -4508,10 +4529,11 @@ static __attribute__((noinline)) bool gpusync__check_goal(gpusync__wait *wait, s
     int stands = gpusync__goal_stands(wait, goal, &error);
     if (stands == GPUSYNC__NOT_YET) { /* a reason to end all the same? */
         bool closed = goal->target->alert & GPUSYNC__CLOSED && !wait->drains;
-        if (!closed && (!wait->device->lost || goal->kind == GPUSYNC__CALLS || !gpusync__lost_long(wait->device)))
+        bool lost = goal->kind != GPUSYNC__CALLS && gpusync__lost_long(wait->device);
+        if (!closed && !lost)
             return false;
         gpusync__explain(&error, closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST);
-        goal->kind = GPUSYNC__NUMBER; /* it tells of no failure */
+        goal->kind = GPUSYNC__NUMBER; /* gpusync__tell: ALL that has not ended tells of no failure */
         stands = closed && wait->skips ? GPUSYNC__WELL : GPUSYNC__BADLY;
     }
     goal->over = true;
@@ -4542,8 +4564,8 @@ static void gpusync__tell(const gpusync__wait *wait)
     }
 }
 
-/* Whether a check of the goal may tell more than that it is open: loads alone. The first one of ALL notes when its wait
-   begins. */
+/* Whether a check of the goal may tell more than that it is open: loads alone. ROOM and CALLS have no `from`: always.
+   Everything (GPUSYNC__ALL): once at least, to note its `from`. */
 static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
     const gpusync__target *t = goal->target;
@@ -4566,17 +4588,14 @@ static bool gpusync__check(gpusync__wait *wait)
     return over;
 }
 
-/* Checks the wait, if loads say that it may be over; first: or that any goal may be, or notes when its wait begins. */
+/* Checks the wait, unless loads say that it goes on. WAIT_ALL goes on while one goal is sure to; but its first check is
+   made if any goal may tell something: `which`, or when its wait begins. */
 static bool gpusync__check_now(gpusync__wait *wait, bool first)
 {
-    bool any = false, all = true;
-    for (size_t i = 0; i < wait->count; i++) {
-        const gpusync__goal *goal = &wait->goals[i];
-        bool may = goal->over || gpusync__may_end(goal);
-        any |= may;
-        all = all && may;
-    }
-    if (!(wait->how == GPUSYNC_WAIT_ALL && !first ? all : any))
+    size_t may = 0;
+    for (size_t i = 0; i < wait->count; i++)
+        may += wait->goals[i].over || gpusync__may_end(&wait->goals[i]);
+    if (may < (wait->how == GPUSYNC_WAIT_ALL && !first ? wait->count : 1))
         return false;
     gpusync__lock(wait->device);
     bool over = gpusync__check(wait);
@@ -4589,13 +4608,12 @@ static bool gpusync__check_now(gpusync__wait *wait, bool first)
 static void gpusync__look_at(const gpusync__goal *goal)
 {
     gpusync__target *t = goal->target;
-    if (goal->over || (goal->kind < GPUSYNC__ROOM && GPUSYNC__LOAD(&t->head.completed) >= goal->number))
+    uint64_t last = goal->kind < GPUSYNC__ROOM ? goal->number : UINT64_MAX;
+    if (goal->over || GPUSYNC__LOAD(&t->head.completed) >= last)
         return;
-    if (t->kind == GPUSYNC__QUEUE) {
-        gpusync__look(gpusync__queue_of(t), goal->kind >= GPUSYNC__ROOM ? UINT64_MAX : goal->number);
-        return;
-    }
-    if (t->kind == GPUSYNC__WARMUP)
+    if (t->kind == GPUSYNC__QUEUE)
+        gpusync__look(gpusync__queue_of(t), last);
+    if (t->kind != GPUSYNC__TIMELINE)
         return;
     gpusync__look_at_event(gpusync__timeline_of(t));
     gpusync__lock(t->device);
@@ -4679,7 +4697,7 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
 
 /* -------------------------------------------------------------------------------- >>sleep -- */
 
-/* Lists what the sleeper waits for: for ALL the first goal that is open is enough. */
+/* Lists what the sleeper waits for: for WAIT_ALL the first goal that is open is enough. */
 static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpusync__after *after)
 {
     bool enough = false;
@@ -4837,7 +4855,7 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
                  gpusync__name(goal->target, name), what, (double)timeout_ns / 1e6);
 }
 
-/* Counts a wait. q: see gpusync__await. */
+/* Counts a wait. q: the queue of whose tickets it was, or NULL. */
 static void gpusync__count_wait(const gpusync__wait *wait, gpusync_queue *q)
 {
     const gpusync__goal *goal = wait->goals;
@@ -5609,14 +5627,14 @@ static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
     return false;
 }
 
-/* Takes off what judging work has listed, and what a submission's own signals are listed on. */
-static void gpusync__unlist_links(gpusync__work *w, bool signals, gpusync__after *after)
+/* Takes off what judging work has listed, and the signals of a submission. */
+static void gpusync__unlist_links(gpusync__work *w, gpusync__after *after)
 {
     gpusync__unlist(&w->turn);
     for (gpusync__link *link = w->links; link; link = link->next)
         if (!link->signal)
             gpusync__unlist(&link->entry);
-        else if (signals)
+        else if (w->submitted)
             gpusync__withdraw(link, after);
 }
 
@@ -5706,8 +5724,11 @@ static void gpusync__give_back(gpusync__work *w)
         *w->waits_end = *part->links_end;
         *part->links_end = NULL;
     }
-    for (gpusync__link *link = part->links; link; link = link->next)
+    for (gpusync__link *link = part->links; link; link = link->next) {
         link->entry.work = part;
+        if (!link->signal)
+            gpusync__unlist(&link->entry);
+    }
     w->listed -= part->listed;
     w->room--;
     part->room = 1;
@@ -5746,19 +5767,17 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
     gpusync_result result = w->submitted ? gpusync__join(w) : GPUSYNC_OK;
     if (result == GPUSYNC_OK)
         result = gpusync__accept(q, w);
-    if (result == GPUSYNC_OK)
+    if (result == GPUSYNC_OK) {
         gpusync__unlist(&w->place);
-    if (result == GPUSYNC_OK && !gpusync__admit(q, w, c, now, after)) {
+        if (gpusync__admit(q, w, c, now, after))
+            return result;
         result = GPUSYNC_ERROR_ENQUEUED;
-        gpusync__unlist_links(w, false, after);
         if (open)
             gpusync__open(q, w);
     }
-    if (result == GPUSYNC_OK || !w->submitted)
-        return result;
     while (w->parts)
         gpusync__give_back(w);
-    gpusync__unlist_links(w, true, after);
+    gpusync__unlist_links(w, after);
     return result;
 }
 
@@ -5771,8 +5790,8 @@ GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, const gpusyn
         gpusync__trace(dev, GPUSYNC_TRACE_HOLD, &w->queue->target, w->ticket, w->label, now);
 }
 
-/* New work for a buffer that nothing here knows. Under both locks, but for the call of the program's allocator. NULL:
-   *result tells why not. */
+/* New work for a buffer that nothing here knows. Under both locks, which it gives up to allocate and to ask Metal.
+   NULL: *result tells why not. */
 static gpusync__work *gpusync__bring(gpusync_queue *q, void *buffer, uint64_t now, gpusync_result *result)
 {
     gpusync_device *dev = q->target.device;
@@ -6948,6 +6967,8 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
         gpusync__write(out, "; its status may wait for the handlers of ticket %" PRIu64, early->ticket);
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
+    if (w->state == GPUSYNC__HELD && w->place.next)
+        gpusync__write(out, "; goes when a commit in progress returns");
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
@@ -7037,14 +7058,14 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
 /* The calls that sleep. */
 static void gpusync__write_waits(gpusync__report *out, const gpusync__entry *ring)
 {
-    static const char *const kinds[] = {"", " everything up to", " room on", " the return of callbacks of"};
+    static const char *const say[GPUSYNC__KINDS] = {"", " everything up to", " room on", " the return of callbacks of"};
     for (const gpusync__entry *e = ring->next; e != ring; e = e->next) {
         const gpusync__goal *goal = (const gpusync__goal *)(const void *)e;
         const gpusync__sleeper *s = e->sleeper;
         if (!s)
             continue;
         gpusync__write(out, "\n    a wait for");
-        gpusync__write_need(out, goal->handlers ? " handlers up to" : kinds[goal->kind], goal->target, goal->number,
+        gpusync__write_need(out, goal->handlers ? " handlers up to" : say[goal->kind], goal->target, goal->number,
                             NULL);
         if (s->count > 1)
             gpusync__write(out, "; one of %zu points", s->count);

@@ -224,9 +224,9 @@ typedef struct graph {
     int work_count;
     model_timeline t[STAGE_MOST];
     model_queue q[STAGE_MOST];
-    /* The orders within one step that the model tries: work that may go goes before other work ends, and which of the
+    /* The orders within one step that the model tries: some work that may go goes before other work ends; which of the
        work without command buffers goes last, a bit for each that is held. */
-    bool sends_first;
+    unsigned sends_first; /* how much */
     unsigned last;
     unsigned empty[MOST_WORK]; /* the bit of such work, or 0 */
     bool disagrees;
@@ -1051,6 +1051,7 @@ static void model_move(graph *g)
     int i;
     do {
         moved = g->sends_first && model_send_one(g, true);
+        g->sends_first -= g->sends_first == 1;
         if (moved)
             continue;
         for (i = 0; i < (int)g->rules->queues; i++)
@@ -1159,7 +1160,7 @@ static unsigned model_count_empty(graph *g)
 static void model_step(graph *g)
 {
     graph *before = (graph *)malloc(sizeof *before);
-    unsigned orders, order;
+    unsigned orders, order, lasts;
     int i;
     must(before != NULL, "no memory");
     model_note_behind(g);
@@ -1168,7 +1169,8 @@ static void model_step(graph *g)
     memcpy(before->work, g->work, sizeof g->work);
     memcpy(before->t, g->t, sizeof g->t);
     memcpy(before->q, g->q, sizeof g->q);
-    orders = 2u << model_count_empty(g);
+    lasts = 1u << model_count_empty(g);
+    orders = 3 * lasts;
     for (order = 0; order <= orders; order++) {
         if (order) {
             memcpy(g->work, before->work, sizeof g->work);
@@ -1176,8 +1178,8 @@ static void model_step(graph *g)
             memcpy(g->q, before->q, sizeof g->q);
         }
         /* If none is, the checks tell what is wrong with the first. */
-        g->sends_first = order >= orders / 2 && order < orders;
-        g->last = order % (orders / 2);
+        g->sends_first = order < lasts || order == orders ? 0 : order < 2 * lasts ? MOST_WORK + 1 : 1;
+        g->last = order % lasts;
         if (model_agrees(g))
             break;
     }

@@ -888,6 +888,31 @@ HANG(test_S9_a_discarded_buffer_is_no_ticket)
                 LINES("queue 'sticky': 1 of 1 tickets are done, refuses new work, as the failure of ticket 1 sticks"));
 }
 
+/* As another thread would do while a commit is inside Metal. */
+static void let_go_inside(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    stage *s = (stage *)user;
+    (void)object;
+    if (phase != SOFTMETAL_BEFORE || strcmp(selector, "commit") != 0) return;
+    softmetal_set_message_hook(NULL, NULL);
+    signal_value(s->t[0], 1);
+    read_report(s->device);
+}
+
+HANG(test_S9_ready_work_behind_a_commit_that_does_not_return)
+{
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "ready")),
+           .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_set_message_hook(let_go_inside, s);
+    commit(s->q[0], new_buffer(s->q[0]));
+    assert_text("ready work",
+                LINES("    ticket 1 'ready', UNORDERED: held*; goes when a commit in progress returns",
+                      "    ticket 2: with Metal (committed) for 0.0 ms"),
+                NONE, __FILE__, __LINE__);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+}
+
 /* The main loop has stopped: nothing calls gpusync_device_run_callbacks. */
 on_stage_with(test_S9_callbacks_that_nothing_runs, .queues = 2, .timelines = 2,
               .device = {.hooks = &patient_hooks, .callback_mode = GPUSYNC_CALLBACKS_MANUAL})
