@@ -220,14 +220,16 @@
 #endif
 
 #if defined(__GNUC__)
-#define GPUSYNC_NODISCARD __attribute__((warn_unused_result))
-#define GPUSYNC__UNUSED __attribute__((unused))
+#define GPUSYNC_NODISCARD __attribute__((__warn_unused_result__))
+#define GPUSYNC__UNUSED __attribute__((__unused__))
 #else
 #define GPUSYNC_NODISCARD
 #define GPUSYNC__UNUSED
 #endif
 
-#if !defined(GPUSYNC_API) && defined(GPUSYNC_STATIC)
+#ifdef GPUSYNC_STATIC
+#define GPUSYNC__PRIVATE
+#undef GPUSYNC_API
 #define GPUSYNC_API static GPUSYNC__UNUSED
 #elif !defined(GPUSYNC_API)
 #define GPUSYNC_API
@@ -257,9 +259,9 @@
 #ifdef GPUSYNC__MARKS
 #define GPUSYNC_OPT _Nullable
 #define GPUSYNC_REQ _Nonnull
-#define GPUSYNC__CLOSED_ENUM __attribute__((enum_extensibility(closed)))
-#define GPUSYNC__OPEN_ENUM __attribute__((enum_extensibility(open)))
-#define GPUSYNC__FLAG_ENUM __attribute__((flag_enum, enum_extensibility(open)))
+#define GPUSYNC__CLOSED_ENUM __attribute__((__enum_extensibility__(closed)))
+#define GPUSYNC__OPEN_ENUM __attribute__((__enum_extensibility__(open)))
+#define GPUSYNC__FLAG_ENUM __attribute__((__flag_enum__, __enum_extensibility__(open)))
 #else
 #define GPUSYNC_OPT
 #define GPUSYNC_REQ
@@ -941,12 +943,12 @@ typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
 
 /** Work between waits and signals. */
 typedef struct gpusync_submission {
-    const gpusync_point *GPUSYNC_OPT waits; /**< Values of timelines; tickets of any queue of the device. */
-    size_t wait_count;                      /**< 0: waits may be NULL. */
+    const gpusync_point *GPUSYNC_OPT wait_points; /**< Values of timelines; tickets of any queue of the device. */
+    size_t wait_count;                            /**< 0: wait_points may be NULL. */
     void *GPUSYNC_REQ const *GPUSYNC_OPT command_buffers; /**< MTLCommandBuffers, each once, in this order. */
     size_t command_buffer_count;                          /**< 0: a ticket that ends when its waits have. */
-    const gpusync_point *GPUSYNC_OPT signals;             /**< Values of timelines. */
-    size_t signal_count;                                  /**< 0: signals may be NULL. */
+    const gpusync_point *GPUSYNC_OPT signal_points;       /**< Values of timelines. */
+    size_t signal_count;                                  /**< 0: signal_points may be NULL. */
     gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at the end, as if by gpusync_on_done. */
     void *GPUSYNC_OPT user;                               /**< Passed to on_complete. */
     const char *GPUSYNC_OPT label;                        /**< Shows in failures; NULL: none. */
@@ -1305,7 +1307,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
                SETTLED -> PUBLISHED when all before it have settled [gpusync__publish]: `completed` passes it. It leaves
                   the queue when its handlers have come, no signal of it is listed, and Metal 4 has made its signals
                   [gpusync__leave].
-     value     encoded or committed: on `signals` [gpusync__promise] -> sent: lower ones that Metal does not have come
+     value     encoded or committed: on `promised` [gpusync__promise] -> sent: lower ones that Metal does not have come
                too late [gpusync__send_signal] -> its work settles: reached as soon as no lower signal of sent work is
                left [gpusync__advance], or the timeline fails [gpusync__fail].
      sleeper   checks, looks, spins; checks under the lock, lists its entries [gpusync__prepare], parks. The waker takes
@@ -1355,7 +1357,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
      4.  An entry is on one ring at most. A wait that is not over is listed where that may change: of UNORDERED work
          that is held or has ended, of the first ordered work that is held, and of the one that is to settle next.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
-     6.  `signals` is sorted: first signals of sent work, then, above `sent`, those of open, held, and never sent work.
+     6.  `promised` is sorted: first signals of sent work, then, above `sent`, those of open, held, and never sent work.
      7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
          reached; `coming` <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
      8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later, but for a value that
@@ -1380,6 +1382,9 @@ GPUSYNC_API uint32_t gpusync_version(void);
 
 #if defined(GPUSYNC_IMPLEMENTATION) && !defined(GPUSYNC__IMPLEMENTED)
 #define GPUSYNC__IMPLEMENTED
+#if defined(GPUSYNC_STATIC) && !defined(GPUSYNC__PRIVATE)
+#error "gpusync: define GPUSYNC_STATIC before the first include"
+#endif
 
 GPUSYNC_API const char *gpusync_result_string(gpusync_result result)
 {
@@ -1425,7 +1430,7 @@ GPUSYNC_API uint32_t gpusync_version(void)
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#if !defined(__APPLE__) && !defined(CLOCK_MONOTONIC)
+#if !defined(__APPLE__) && (!defined(CLOCK_MONOTONIC) || (defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE < 200112L))
 #error "gpusync.h needs POSIX: define _POSIX_C_SOURCE as 200809L before the first include, or use -std=gnu99"
 #endif
 
@@ -1620,10 +1625,10 @@ static void gpusync__release_pooled(void *object)
 #define GPUSYNC__SUB(p, n) __atomic_fetch_sub(p, n, __ATOMIC_SEQ_CST)
 
 /* For functions that few calls need: kept out of the code, and out of the stack frames, of the others. */
-#define GPUSYNC__APART static __attribute__((noinline, cold))
+#define GPUSYNC__APART static __attribute__((__noinline__, __cold__))
 
 /* For the definition of calls that no program makes for each frame: compilers make small code of them. */
-#define GPUSYNC__SELDOM GPUSYNC_API __attribute__((cold))
+#define GPUSYNC__SELDOM GPUSYNC_API __attribute__((__cold__))
 
 #if defined(__x86_64__)
 #define GPUSYNC__PAUSE() __builtin_ia32_pause()
@@ -1893,15 +1898,15 @@ typedef struct gpusync__listening {
 struct gpusync_timeline {
     gpusync__target target; /* first */
     void *event;
-    uint64_t base;          /* event value = value + base */
-    gpusync__entry signals; /* the ring of links that are to signal, by value: first those of sent work, then, above
+    uint64_t base;           /* event value = value + base */
+    gpusync__entry promised; /* the ring of links that are to signal, by value: first those of sent work, then, above
                                `sent`, those of work that Metal does not have */
-    uint64_t sent;          /* the highest signal that was sent, by Metal or the host: new ones are above */
-    uint64_t coming;        /* the highest that the GPU itself brings: waits on the GPU go up to it */
-    uint64_t shown;         /* the most that the event has shown beyond what was reached then */
-    bool outside, imported; /* others signal the event; it is theirs */
-    bool shared;            /* the program knows the event: it is not used for another timeline */
-    bool hidden;            /* of a queue of Metal 4: no object of the program's */
+    uint64_t sent;           /* the highest signal that was sent, by Metal or the host: new ones are above */
+    uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
+    uint64_t shown;          /* the most that the event has shown beyond what was reached then */
+    bool outside, imported;  /* others signal the event; it is theirs */
+    bool shared;             /* the program knows the event: it is not used for another timeline */
+    bool hidden;             /* of a queue of Metal 4: no object of the program's */
     bool order_only;
     bool dirty;     /* on a list `dirty`: the event is to be written */
     bool again;     /* the GPU may have written it since: it is to be written once more */
@@ -2298,8 +2303,8 @@ static void gpusync__make_plain(char *text)
     }
 }
 
-static __attribute__((format(printf, 3, 4))) void gpusync__log(const gpusync_device *dev, gpusync_log_level level,
-                                                               const char *format, ...)
+static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(const gpusync_device *dev,
+                                                                       gpusync_log_level level, const char *format, ...)
 {
     char text[768];
     va_list arguments;
@@ -2307,7 +2312,7 @@ static __attribute__((format(printf, 3, 4))) void gpusync__log(const gpusync_dev
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     gpusync__make_plain(text);
-    dev->log(dev->log_user, level, text);
+    (dev->log)(dev->log_user, level, text); /* log is a macro in <tgmath.h> */
 }
 
 /* The name of a target, in the texts for people. */
@@ -2639,7 +2644,7 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
 static void gpusync__work_unref(gpusync__work *w); /* of parts */
 
 /* The last reference of work is gone. */
-static __attribute__((noinline)) void gpusync__work_free(gpusync__work *w)
+static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
     gpusync_device *dev = q->target.device;
@@ -2889,8 +2894,8 @@ static bool gpusync__is_unsent(const gpusync__work *w)
 /* The lowest signal of sent work that is not reached, or NULL. */
 static gpusync__entry *gpusync__lowest_sent(const gpusync_timeline *t)
 {
-    gpusync__entry *e = t->signals.next;
-    return e == &t->signals || gpusync__is_unsent(e->work) ? NULL : e;
+    gpusync__entry *e = t->promised.next;
+    return e == &t->promised || gpusync__is_unsent(e->work) ? NULL : e;
 }
 
 /* Lets held work go on that had its turn listed for this signal. */
@@ -2941,7 +2946,7 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
 /* Lists a signal on its timeline. */
 static void gpusync__promise(gpusync__link *link)
 {
-    gpusync__insert(&gpusync__timeline_of(link->target)->signals, &link->entry);
+    gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->entry);
     link->entry.work->listed++;
 }
 
@@ -2985,7 +2990,7 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
     gpusync__target *target = &t->target;
     if (target->alert & GPUSYNC__FAILED || value <= target->head.completed)
         return;
-    for (gpusync__entry *e; (e = t->signals.next) != &t->signals && e->number <= value;)
+    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->number <= value;)
         gpusync__overtake(gpusync__link_of(e), after);
     if (t->sent < value)
         t->sent = value;
@@ -3002,7 +3007,7 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
     gpusync__alarm(&t->target, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
     gpusync__write_later(t, after);
     /* Signals that Metal does not have, and of settled work: there is nothing to raise any more. */
-    for (gpusync__entry *e = t->signals.next, *next; e != &t->signals; e = next) {
+    for (gpusync__entry *e = t->promised.next, *next; e != &t->promised; e = next) {
         next = e->next;
         if (gpusync__is_unsent(e->work) || e->work->state >= GPUSYNC__SETTLED)
             gpusync__withdraw(gpusync__link_of(e), after);
@@ -3016,7 +3021,7 @@ static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
 {
     uint64_t value = 0;
     bool by_host = false;
-    for (gpusync__entry *e = t->signals.next, *next; e != &t->signals; e = next) {
+    for (gpusync__entry *e = t->promised.next, *next; e != &t->promised; e = next) {
         gpusync__link *link = gpusync__link_of(e);
         bool settled = e->work->state >= GPUSYNC__SETTLED;
         next = e->next;
@@ -3167,10 +3172,10 @@ static bool gpusync__is_brought(const gpusync__work *w, const gpusync__link *lin
     if (w->unordered || w->state != GPUSYNC__ENDED || link->target->kind == GPUSYNC__QUEUE ||
         t->shown < link->entry.number)
         return false;
-    const gpusync__entry *e = t->signals.next;
-    while (e != &t->signals && e->work->queue == w->queue && !e->work->unordered && e->work->ticket > w->ticket)
+    const gpusync__entry *e = t->promised.next;
+    while (e != &t->promised && e->work->queue == w->queue && !e->work->unordered && e->work->ticket > w->ticket)
         e = e->next;
-    return e == &t->signals || e->number > link->entry.number || gpusync__is_unsent(e->work);
+    return e == &t->promised || e->number > link->entry.number || gpusync__is_unsent(e->work);
 }
 
 /* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
@@ -3436,7 +3441,7 @@ static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *sig
    this one; the highest that is sent, unless the GPU orders the two. That ends it: it was sent by the same rule. */
 static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
 {
-    const gpusync__entry *ring = &gpusync__timeline_of(link->target)->signals;
+    const gpusync__entry *ring = &gpusync__timeline_of(link->target)->promised;
     for (gpusync__entry *e = link->entry.prev; e != ring; e = e->prev) {
         gpusync__link *lower = gpusync__link_of(e);
         const gpusync__work *other = e->work;
@@ -3479,7 +3484,7 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
         return GPUSYNC__WELL;
     if (w->enqueued) /* it may stand in front of the work that signals, and the GPU would wait for ever */
         return GPUSYNC__NOT_YET;
-    const gpusync__entry *top = t->signals.prev;
+    const gpusync__entry *top = t->promised.prev;
     while (top->work == w) /* its own signals come behind its waits */
         top = top->prev;
     bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= top->number;
@@ -3554,7 +3559,7 @@ static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
 }
 
 /* Judges stirred work until nothing moves any more: the whole of what one change brings about. */
-static __attribute__((noinline)) void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
+static __attribute__((__noinline__)) void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
 {
     for (gpusync__work *w; (w = dev->stirred.next->work) != NULL;) {
         gpusync__unlist(&w->stirring);
@@ -3655,7 +3660,7 @@ static void gpusync__encode(void *buffer, const gpusync__link *link)
 static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 {
     gpusync_timeline *t = gpusync__timeline_of(link->target);
-    gpusync__entry *ring = &t->signals;
+    gpusync__entry *ring = &t->promised;
     uint64_t number = link->entry.number;
     for (gpusync__entry *e; (e = link->entry.prev) != ring && gpusync__is_unsent(e->work);)
         gpusync__overtake(gpusync__link_of(e), after);
@@ -3684,7 +3689,7 @@ GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__wor
 }
 
 /* The waits of work that turns SENT are over for the host, and its signals are sent. */
-static __attribute__((noinline)) void gpusync__send_links(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+static __attribute__((__noinline__)) void gpusync__send_links(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next) {
         if (!link->signal)
@@ -3721,7 +3726,7 @@ static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_ti
 }
 
 /* Commits command buffer i of work. The caller has a reference: the work may end meanwhile. */
-static __attribute__((noinline)) void gpusync__send_one(gpusync_device *dev, gpusync__work *w, uint32_t i)
+static __attribute__((__noinline__)) void gpusync__send_one(gpusync_device *dev, gpusync__work *w, uint32_t i)
 {
     gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, i};
     void *buffer = w->buffers[i];
@@ -4028,7 +4033,7 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
 }
 
 /* Does what stands in `after`, but for `dead`, and what that adds. */
-static __attribute__((noinline)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
+static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
 {
     for (bool more = true; more;) {
         if (after->woken)
@@ -4522,7 +4527,7 @@ static int gpusync__goal_stands(gpusync__wait *wait, gpusync__goal *goal, gpusyn
 }
 
 /* Checks one goal that was open. Returns whether it ends the wait. */
-static __attribute__((noinline)) bool gpusync__check_goal(gpusync__wait *wait, size_t i)
+static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wait, size_t i)
 {
     gpusync__goal *goal = &wait->goals[i];
     gpusync_error error;
@@ -4822,7 +4827,7 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
 /* -- one wait */
 
 /* Is this thread in a callback of the device? */
-static __attribute__((noinline)) bool gpusync__in_callback(gpusync_device *dev)
+static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev)
 {
     if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
         return false;
@@ -5060,8 +5065,8 @@ GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket tic
 }
 
 /* How a ticket of a queue, or everything up to one, stands. */
-static __attribute__((noinline)) gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal,
-                                                             gpusync_times *times)
+static __attribute__((__noinline__)) gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal,
+                                                                 gpusync_times *times)
 {
     gpusync_error error;
     const gpusync__info *info = &q->infos[goal->number % GPUSYNC__INFOS];
@@ -6137,16 +6142,16 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     bool metal4 = w->queue->metal4;
     w->by_host = s->flags & GPUSYNC_SUBMIT_HOST_SYNC || (metal4 && !w->given);
     gpusync__copy_label(w->label, sizeof w->label, s->label);
-    gpusync_result result = s->wait_count ? gpusync__add_links(w, s->waits, s->wait_count, false) : GPUSYNC_OK;
-    bool signals = s->signal_count && !w->given && !w->by_host; /* in gpusync's own command buffer */
-    bool own = metal4 ? w->given != 0 : w->encodes || signals;
+    gpusync_result result = s->wait_count ? gpusync__add_links(w, s->wait_points, s->wait_count, false) : GPUSYNC_OK;
+    bool signals_alone = s->signal_count && !w->given && !w->by_host; /* in gpusync's own command buffer */
+    bool own = metal4 ? w->given != 0 : w->encodes || signals_alone;
     w->waits_end = w->links_end;
     w->buffers[0] = NULL;
     w->first = w->count = own;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
     if (result == GPUSYNC_OK && s->signal_count)
-        result = gpusync__add_links(w, s->signals, s->signal_count, true);
+        result = gpusync__add_links(w, s->signal_points, s->signal_count, true);
     if (w->given)
         w->late = *w->waits_end;
     if (result == GPUSYNC_OK && (!w->given || (own && !metal4)))
@@ -6250,7 +6255,7 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
     t->outside = t->imported || desc->signalled_by_others;
     t->order_only = desc->order_only;
     t->hidden = hidden;
-    gpusync__ring_init(&t->signals);
+    gpusync__ring_init(&t->promised);
     gpusync__copy_label(t->target.label, sizeof t->target.label, desc->label);
     t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
     if (t->listening) {
@@ -6881,7 +6886,7 @@ typedef struct gpusync__report {
 } gpusync__report;
 
 /* Writes a piece. A format that begins with a newline begins a line. Newlines of labels become blanks. */
-static __attribute__((format(printf, 2, 3))) void gpusync__write(gpusync__report *out, const char *format, ...)
+static __attribute__((__format__(__printf__, 2, 3))) void gpusync__write(gpusync__report *out, const char *format, ...)
 {
     char piece[512];
     va_list arguments;
@@ -6930,7 +6935,7 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
     gpusync__write_point(out, before, t, number);
     if (t->kind != GPUSYNC__TIMELINE || !number)
         return;
-    const gpusync__entry *e = gpusync__timeline_of(t)->signals.next;
+    const gpusync__entry *e = gpusync__timeline_of(t)->promised.next;
     while (e->work && (e->number < number || e->work == w))
         e = e->next;
     gpusync__write_source(out, t, e->work);
@@ -7537,6 +7542,7 @@ GPUSYNC__PLAIN(command_buffer_create,
        GPUSYNC_FAILURE_TIMEOUT         GPUSYNC_FAILURE_GPU_TIMEOUT
        gpusync_failure_is_transient    gpusync_error.transient; also new: inherited, ran, origin, encoder
        submission.timeout_ns           gone: gpusync_submit never waits, ERROR_QUEUE_FULL comes at once
+       submission.waits, .signals      wait_points, signal_points: `signals` is a keyword of Qt
        a refused call sets *ticket 0   *ticket stays as it was
        values in any order             timelines only rise, and signals go to Metal in rising order: sentence 7
        EVERYTHING ignores cancelled    ERROR_CANCELLED is a failure like others

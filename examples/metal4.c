@@ -56,7 +56,7 @@ static void both_kinds(void)
 {
     gpusync_point filled = gpusync_at_value(steps, 1);
     gpusync_submission copy = {
-        .waits = &filled, .wait_count = 1, .command_buffers = &command_buffer, .command_buffer_count = 1};
+        .wait_points = &filled, .wait_count = 1, .command_buffers = &command_buffer, .command_buffer_count = 1};
     void *buffer, *encoder;
     MUST(gpusync_command_buffer_create(older, NULL, limit, &buffer));
     for (unsigned char byte = 130; byte <= 137; byte++) /* takes a while */

@@ -148,6 +148,11 @@ two_private_copies() { # GPUSYNC_STATIC in two files of a program, and the share
         "$gcc" "$dir"/[123].o "${link[@]}" -o "$dir/program" && run "$dir/program"
 }
 
+private_beside_api() { # no symbol of gpusync leaves the file
+    "$gcc" -O0 "${metal[@]}" '-DGPUSYNC_API=__attribute__((visibility("default")))' -DGPUSYNC_STATIC -I"$root" \
+        -c "$src/implementation.c" -o "$dir/s.o" && ! nm -g "$dir/s.o" | grep gpusync_
+}
+
 bindings() { # COMPILER-OF-IMPLEMENTATION: what another language finds at run time
     local language standard
     speak "$1"
@@ -158,6 +163,12 @@ bindings() { # COMPILER-OF-IMPLEMENTATION: what another language finds at run ti
         "$gxx" -rdynamic "$dir"/*.o "${link[@]}" -ldl -o "$dir/program" && run "$dir/program"
 }
 
+embedded() { # COMPILER CASE OPTION...
+    local language standard
+    speak "$1"
+    "$1" "${warnings[@]}" -DGPUSYNC_OBJC=1 -DCASE="$2" "${@:3}" -I"$root" -x "$language" -c "$src/embedded.c" -o "$dir/e.o"
+}
+
 ways() {
     local objc compiler
     for compiler in "$gcc" "$clang" "$gxx" "$clangxx"; do
@@ -166,8 +177,12 @@ ways() {
             check "$compiler, OBJC=$objc: GPUSYNC_STATIC" one 2 "$compiler" $objc
         done
         check "$compiler: GPUSYNC_MALLOC and GPUSYNC_FREE" one 3 "$compiler" 1
+        check "$compiler: behind macros of other headers" embedded "$compiler" 1 -D_GNU_SOURCE
+        check "$compiler: GPUSYNC_STATIC too late" told 'before the first include' embedded "$compiler" 2 -D_GNU_SOURCE
     done
     check "GPUSYNC_STATIC in two files next to a shared implementation" two_private_copies
+    check "an old POSIX" told 'needs POSIX' embedded "$gcc" 0 -std=c99 -D_POSIX_C_SOURCE=199309L
+    check "GPUSYNC_STATIC beside GPUSYNC_API" private_beside_api
     check "C program, C++ implementation" mixed "$gcc" "$gxx"
     check "C++ program, C implementation" mixed "$gxx" "$gcc"
     check "gcc program, clang implementation" mixed "$gcc" "$clang"

@@ -1924,7 +1924,7 @@ static void step_submit(graph *g)
     for (k = 0; k < w->signal_count; k++)
         signals[k] = at(g->s.t[w->signals[k].timeline], w->rank);
     tell_work(g, w, "submit");
-    gpusync_submission submission = {.waits = waits, .wait_count = w->wait_count, .signals = signals,
+    gpusync_submission submission = {.wait_points = waits, .wait_count = w->wait_count, .signal_points = signals,
                                      .signal_count = w->signal_count, .command_buffers = w->buffers,
                                      .command_buffer_count = w->buffer_count};
     if (w->unordered)

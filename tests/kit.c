@@ -581,7 +581,7 @@ static void make_whole(const gpusync_submission *s, whole_submission *whole)
     whole->waits = (gpusync_point *)malloc(most * sizeof(gpusync_point));
     whole->signals = (gpusync_point *)malloc(most * sizeof(gpusync_point));
     must(whole->waits && whole->signals, "no memory");
-    if (s->wait_count) memcpy(whole->waits, s->waits, s->wait_count * sizeof(gpusync_point));
+    if (s->wait_count) memcpy(whole->waits, s->wait_points, s->wait_count * sizeof(gpusync_point));
     whole->s.signal_count = 0;
     for (size_t i = 0; i < s->command_buffer_count; i++) {
         const recording *r = recording_of(s->command_buffers[i]);
@@ -592,10 +592,10 @@ static void make_whole(const gpusync_submission *s, whole_submission *whole)
         whole->s.signal_count += r->signals;
     }
     if (s->signal_count)
-        memcpy(whole->signals + whole->s.signal_count, s->signals, s->signal_count * sizeof(gpusync_point));
+        memcpy(whole->signals + whole->s.signal_count, s->signal_points, s->signal_count * sizeof(gpusync_point));
     whole->s.signal_count += s->signal_count;
-    whole->s.waits = whole->waits;
-    whole->s.signals = whole->signals;
+    whole->s.wait_points = whole->waits;
+    whole->s.signal_points = whole->signals;
 }
 
 gpusync_result submit_to(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket)

@@ -265,9 +265,9 @@ void fail_timeline(gpusync_timeline *timeline, gpusync_result result);
 /* SUBMIT(queue, WAITS(at(t, 1), ticket_at(q, 2)), BUFFERS(buffer), SIGNALS(at(t, 2)), .flags = ...) -> its ticket */
 #define KIT_LIST(type, ...) ((type[]){__VA_ARGS__})
 #define KIT_COUNT(type, ...) (sizeof(KIT_LIST(type, __VA_ARGS__)) / sizeof(type))
-#define WAITS(...) .waits = KIT_LIST(gpusync_point, __VA_ARGS__), .wait_count = KIT_COUNT(gpusync_point, __VA_ARGS__)
+#define WAITS(...) .wait_points = KIT_LIST(gpusync_point, __VA_ARGS__), .wait_count = KIT_COUNT(gpusync_point, __VA_ARGS__)
 #define SIGNALS(...) \
-    .signals = KIT_LIST(gpusync_point, __VA_ARGS__), .signal_count = KIT_COUNT(gpusync_point, __VA_ARGS__)
+    .signal_points = KIT_LIST(gpusync_point, __VA_ARGS__), .signal_count = KIT_COUNT(gpusync_point, __VA_ARGS__)
 #define BUFFERS(...) \
     .command_buffers = KIT_LIST(void *const, __VA_ARGS__), .command_buffer_count = KIT_COUNT(void *const, __VA_ARGS__)
 #define SUBMIT(queue, ...) submit_at(queue, &(gpusync_submission){__VA_ARGS__}, __FILE__, __LINE__)

@@ -220,11 +220,11 @@ TURNS_UNUSED static gpusync_ticket submit_buffer(gpusync_queue *q, void *buffer,
     outcome none = {0};
     gpusync_ticket *ticket = o ? &o->ticket : &none.ticket;
     gpusync_submission submission = {
-        .waits = wait,
+        .wait_points = wait,
         .wait_count = wait != NULL,
         .command_buffers = &buffer,
         .command_buffer_count = 1,
-        .signals = signal,
+        .signal_points = signal,
         .signal_count = signal != NULL,
         .on_complete = o ? note_submission : NULL,
         .user = o,

@@ -1239,7 +1239,7 @@ without_stage(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program)
         gpusync_point wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
                       gpusync_point signal = at(s.t[1], 1);
         submitted[0] = buffers[0];
-        gpusync_submission submission = {.waits = &wait, .wait_count = rows[i].waits, .signals = &signal,
+        gpusync_submission submission = {.wait_points = &wait, .wait_count = rows[i].waits, .signal_points = &signal,
                                          .signal_count = rows[i].signals, .command_buffers = submitted,
                                          .command_buffer_count = !rows[i].empty, .flags = rows[i].flags};
         gpusync_result result = gpusync_submit(s.q[1], &submission, &ticket);

@@ -332,7 +332,7 @@ static void give_work(void *recorded)
     gpusync_point others_1 = at(p.t[OTHERS], 1), own_3 = at(own, 3), order_3 = at(order, 3);
     gpusync_submission many = {waits, LOTS, buffers, LOTS, signals, 2, remember, &p.told[COMPLETE].n, "many", 0};
     gpusync_submission host = {
-        .waits = &others_1, .wait_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED};
+        .wait_points = &others_1, .wait_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED};
     gpusync_submission of_new = {&own_3, 1, &recorded, 1, &order_3, 1, NULL, NULL, "of new", 0};
     /* Encoded points: held for own:1, which the host signals. */
     buffer = make_buffer(A);

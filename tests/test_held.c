@@ -12,8 +12,8 @@
 static gpusync_ticket send_one(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
                                const gpusync_point *signal, uint32_t flags)
 {
-    gpusync_submission submission = {.waits = wait, .wait_count = wait != NULL, .command_buffers = &buffer,
-                                     .command_buffer_count = 1, .signals = signal, .signal_count = signal != NULL,
+    gpusync_submission submission = {.wait_points = wait, .wait_count = wait != NULL, .command_buffers = &buffer,
+                                     .command_buffer_count = 1, .signal_points = signal, .signal_count = signal != NULL,
                                      .flags = flags};
     return submit_at(queue, &submission, __FILE__, __LINE__);
 }
@@ -424,8 +424,8 @@ on_stage_with(test_T3_ping_pong_has_its_wait_in_front_of_its_signal, .queues = 3
         if (p->wait == IN_THE_SECOND) encode_wait(s->q[2], buffers[1], four);
         if (p->signal == IN_THE_FIRST) encode_signal(s->q[2], buffers[0], five);
         if (p->signal == IN_THE_SECOND) encode_signal(s->q[2], buffers[1], five);
-        gpusync_submission submission = {.waits = &four, .wait_count = p->wait == IN_FRONT, .command_buffers = buffers,
-                                         .command_buffer_count = 2, .signals = &five,
+        gpusync_submission submission = {.wait_points = &four, .wait_count = p->wait == IN_FRONT, .command_buffers = buffers,
+                                         .command_buffer_count = 2, .signal_points = &five,
                                          .signal_count = p->signal == BEHIND};
         if (p->committed) higher = commit(s->q[2], buffers[0]);
         else higher = submit_at(s->q[2], &submission, __FILE__, __LINE__);
@@ -531,7 +531,7 @@ static void let_three_go(stage *s, const uint64_t by[3][2], const unsigned order
     for (unsigned n = 0; n < 3; n++) {
         unsigned i = order[n], next = (i + 1) % 3;
         gpusync_point signals[2] = {at(s->t[i], by[i][0]), at(s->t[next], by[i][1])};
-        tickets[i] = SUBMIT(s->q[i], WAITS(at(s->t[3], 1)), BUFFERS(new_buffer(s->q[i])), .signals = signals,
+        tickets[i] = SUBMIT(s->q[i], WAITS(at(s->t[3], 1)), BUFFERS(new_buffer(s->q[i])), .signal_points = signals,
                             .signal_count = by[i][1] ? 2 : 1);
     }
     signal_value(s->t[3], 1);

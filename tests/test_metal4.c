@@ -592,8 +592,8 @@ on_stage_with(test_R29_a_feedback_may_come_inside_the_commit, .metal4 = true)
         void *buffer = new_buffer(s->q[0]);
         gpusync_timeline *go = new_timeline(s->device), *timeline = new_timeline(s->device);
         gpusync_point wait = at(go, 1), signal = at(timeline, 1);
-        gpusync_submission submission = {.waits = &wait, .command_buffers = &buffer, .command_buffer_count = 1,
-                                         .signals = &signal, .signal_count = i & 1};
+        gpusync_submission submission = {.wait_points = &wait, .command_buffers = &buffer, .command_buffer_count = 1,
+                                         .signal_points = &signal, .signal_count = i & 1};
         submission.wait_count = i >> 1; /* sent in the call, or as the host signals */
         feedback_of = buffer;
         softmetal_set_message_hook(finish_in_the_commit, NULL);
@@ -655,8 +655,8 @@ static void *run_chain(void *argument)
         gpusync_queue *queue = c->s->q[(i + c->first) % 2];
         gpusync_point wait = at(c->timeline, i), signal = at(c->timeline, i + 1);
         void *buffer = new_buffer(queue);
-        gpusync_submission submission = {.waits = &wait, .wait_count = 1, .command_buffers = &buffer,
-                                         .command_buffer_count = 1, .signals = &signal, .signal_count = 1,
+        gpusync_submission submission = {.wait_points = &wait, .wait_count = 1, .command_buffers = &buffer,
+                                         .command_buffer_count = 1, .signal_points = &signal, .signal_count = 1,
                                          .flags = UNORDERED};
         gpusync_ticket ticket = 0;
         must(gpusync_submit(queue, &submission, &ticket) == GPUSYNC_OK, "a submission is accepted");
@@ -1058,8 +1058,8 @@ without_stage(test_R29_what_is_abandoned_in_flight_is_kept)
                 gpusync_point signal = at(s.t[0], 1);
                 buffers[0] = new_buffer(s.q[0]);
                 buffers[1] = new_buffer(s.q[0]);
-                submission.waits = &wait;
-                submission.signals = &signal;
+                submission.wait_points = &wait;
+                submission.signal_points = &signal;
                 submission.command_buffers = buffers;
                 submit_at(s.q[0], &submission, __FILE__, __LINE__);
                 event = metal_retain(gpusync_timeline_metal(others, NULL));
@@ -1260,7 +1260,7 @@ on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true
     for (unsigned i = 0; i < FRAMES; i++) {
         gpusync_point signals[2] = {at(s->t[i % 3], i + 1), at(s->t[3], i + 1)};
         gpusync_submission submission = {.command_buffers = &buffers[i], .command_buffer_count = 1,
-                                         .signals = signals, .signal_count = i % 3};
+                                         .signal_points = signals, .signal_count = i % 3};
         buffers[i] = new_buffer(s->q[0]);
         submit_at(s->q[0], &submission, __FILE__, __LINE__);
     }

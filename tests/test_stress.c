@@ -264,16 +264,16 @@ static void step_chain(worker *w)
     if (encodes) {
         result = gpusync_encode_signal(q, buffer, signal);
     } else {
-        submission.waits = &wait;
+        submission.wait_points = &wait;
         submission.wait_count = 1;
-        submission.signals = &signal;
+        submission.signal_points = &signal;
         submission.signal_count = 1;
     }
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
     if (chance(w, 25))
         submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
-    if (submission.signals && chance(w, 25))
+    if (submission.signal_points && chance(w, 25))
         submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
     if (result == GPUSYNC_OK)
         result = gpusync_submit(q, &submission, &f->ticket);
@@ -311,7 +311,7 @@ static void step_ticket(worker *w)
 {
     int queue = (int)draw(w, QUEUES);
     gpusync_point wait;
-    gpusync_submission submission = {.waits = &wait, .wait_count = 1};
+    gpusync_submission submission = {.wait_points = &wait, .wait_count = 1};
     gpusync_result result;
     if (w->count < 2)
         return;

@@ -136,7 +136,7 @@ on_stage_with(test_S6_a_submission_without_buffers_signals_on_the_gpu, .queues =
     for (unsigned waits = 0; waits < 2; waits++) {
         if (waits) SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
         gpusync_point first[] = {at(s->t[0], 1)}, then[] = {at(s->t[1], 1 + waits)};
-        gpusync_submission empty = {.waits = first, .wait_count = waits, .signals = then, .signal_count = 1};
+        gpusync_submission empty = {.wait_points = first, .wait_count = waits, .signal_points = then, .signal_count = 1};
         assert_ok(gpusync_submit(s->q[1], &empty, NULL));
         assert_int_equal(shown(s->t[1]), waits);
         finish_all(s);
@@ -200,8 +200,8 @@ on_stage_with(test_ownership_what_a_submission_points_to_is_copied, .timelines =
     void *buffers[2] = {marked(s, 0, 1), failing(s->q[0])};
     char label[] = "upload";
     gpusync_ticket ticket;
-    gpusync_submission submission = {.waits = &points[0], .wait_count = 1, .command_buffers = buffers,
-                                     .command_buffer_count = 2, .signals = &points[1], .signal_count = 1,
+    gpusync_submission submission = {.wait_points = &points[0], .wait_count = 1, .command_buffers = buffers,
+                                     .command_buffer_count = 2, .signal_points = &points[1], .signal_count = 1,
                                      .label = label};
     assert_ok(gpusync_submit(s->q[0], &submission, &ticket));
     memset(points, 0x5A, sizeof points);
@@ -536,9 +536,9 @@ static gpusync_ticket begin_to_end(stage *s, ending how, gpusync_timeline *go, g
     if (how == PASSES) SUBMIT(q, WAITS(at(go, 1)));
     submission.command_buffers = &buffer;
     submission.command_buffer_count = 1;
-    submission.waits = &wait;
+    submission.wait_points = &wait;
     submission.wait_count = how == INHERITS || how == IS_CANCELLED || how == IS_OVERTAKEN;
-    submission.signals = &signal;
+    submission.signal_points = &signal;
     submission.signal_count = how == IS_OVERTAKEN;
     submission.flags = how == PASSES ? UNORDERED : 0;
     if (how == ENDS_IN_THE_CALL) {

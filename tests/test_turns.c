@@ -352,7 +352,7 @@ static void submit_nothing(void)
 {
     const gpusync_point wait = gpusync_at_value(stage.t[0], 1), signal = gpusync_at_value(stage.t[1], 1);
     const gpusync_submission nothing = {
-        .waits = &wait, .wait_count = 1, .signals = &signal, .signal_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC};
+        .wait_points = &wait, .wait_count = 1, .signal_points = &signal, .signal_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC};
     turns_expect(gpusync_submit(stage.q[0], &nothing, &tickets[0]), GPUSYNC_OK);
 }
 

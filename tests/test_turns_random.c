@@ -83,11 +83,11 @@ static gpusync_result submit_step(int me, int k, void *buffer)
     const gpusync_point wait = gpusync_at_value(stage.t[source_of(me, k)], waits_for(me, k));
     const gpusync_point signal = gpusync_at_value(stage.t[me & 1], (uint64_t)k + 1);
     gpusync_submission submission = {
-        .waits = &wait,
+        .wait_points = &wait,
         .wait_count = wait.value != 0,
         .command_buffers = &buffer,
         .command_buffer_count = 1,
-        .signals = &signal,
+        .signal_points = &signal,
         .signal_count = me < 2,
         .on_complete = note_outcome,
         .user = &now->complete,

@@ -9,6 +9,8 @@
 #include <valgrind/callgrind.h>
 
 #if GPUSYNC_VERSION < 500 /* the names of 0.4 */
+#define wait_points waits
+#define signal_points signals
 #define gpusync_command_buffer_create(queue, desc, timeout_ns, out) gpusync_command_buffer(queue, desc, out)
 #define gpusync_poll(queue, ticket, times) gpusync_poll(queue, ticket)
 #define gpusync_wait(queue, ticket, timeout_ns, options) gpusync_wait(queue, ticket, timeout_ns)
@@ -172,8 +174,8 @@ static void run_looks(void)
 static void submit(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
 {
     gpusync_submission submission = {
-        .waits = wait, .wait_count = wait != NULL, .command_buffers = &work, .command_buffer_count = work != NULL,
-        .signals = signal, .signal_count = 1,
+        .wait_points = wait, .wait_count = wait != NULL, .command_buffers = &work, .command_buffer_count = work != NULL,
+        .signal_points = signal, .signal_count = 1,
     };
     ok(gpusync_submit(queue, &submission, NULL));
 }

@@ -33,8 +33,8 @@ static gpusync_ticket submit(gpusync_queue *to, gpusync_timeline *from, uint64_t
     gpusync_point before = gpusync_at_value(from, value), after = gpusync_at_value(at, 1);
     void *buffer = open_buffer(to);
     gpusync_submission submission = {
-        .waits = &before, .wait_count = value != 0, .command_buffers = &buffer, .command_buffer_count = 1,
-        .signals = &after, .signal_count = at != NULL, .flags = flags,
+        .wait_points = &before, .wait_count = value != 0, .command_buffers = &buffer, .command_buffer_count = 1,
+        .signal_points = &after, .signal_count = at != NULL, .flags = flags,
     };
     gpusync_ticket ticket;
     ok(gpusync_submit(to, &submission, &ticket));

@@ -34,8 +34,8 @@ static struct gpusync_queue Q = {.target = TARGET(GPUSYNC__QUEUE, Q),
                                  .ready = RING(Q.ready),
                                  .rooms = RING(Q.rooms)};
 static struct gpusync_timeline T[2] = {
-    {.target = TARGET(GPUSYNC__TIMELINE, T[0]), .signals = RING(T[0].signals)},
-    {.target = TARGET(GPUSYNC__TIMELINE, T[1]), .signals = RING(T[1].signals)},
+    {.target = TARGET(GPUSYNC__TIMELINE, T[0]), .promised = RING(T[0].promised)},
+    {.target = TARGET(GPUSYNC__TIMELINE, T[1]), .promised = RING(T[1].promised)},
 };
 
 static uint32_t metal_status = GPUSYNC__STATUS_COMMITTED;

@@ -103,11 +103,11 @@ godot_error godot_command_queue_execute(gpusync_queue *queue, const godot_execut
         metal_release(e->drawables[i]);
     }
     if (e->wait_count <= GODOT_MOST && e->signal_count <= GODOT_MOST) {
-        const gpusync_submission submission = {.waits = waits,
+        const gpusync_submission submission = {.wait_points = waits,
                                                .wait_count = e->wait_count,
                                                .command_buffers = e->buffers,
                                                .command_buffer_count = e->buffer_count,
-                                               .signals = signals,
+                                               .signal_points = signals,
                                                .signal_count = e->signal_count,
                                                .flags = GPUSYNC_SUBMIT_HOST_SYNC};
         for (size_t i = 0; i < e->wait_count; i++)

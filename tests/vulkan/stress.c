@@ -309,8 +309,8 @@ static void commit_job(job *j)
     gpusync_queue *queue = on.queues[j->queue];
     bool host = j->flags & GPUSYNC_SUBMIT_HOST_SYNC;
     void *buffer;
-    gpusync_submission s = {.command_buffers = &buffer, .command_buffer_count = 1, .waits = j->waits,
-                            .signals = &j->signal, .flags = j->flags, .user = &j->told};
+    gpusync_submission s = {.command_buffers = &buffer, .command_buffer_count = 1, .wait_points = j->waits,
+                            .signal_points = &j->signal, .flags = j->flags, .user = &j->told};
     gpusync_ticket ticket;
     well(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer));
     j->buffer = metal_retain(buffer);
