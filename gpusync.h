@@ -1592,7 +1592,7 @@ static void gpusync__copy_label(char *to, size_t size, const char *text)
     gpusync__pool_pop(pool);
 }
 
-/* Without a pool, as the one message that waits send again and again: it returns a number. Assumed:
+/* Without a pool, as gpusync__read_event's: the two messages that waits send again and again return numbers. Assumed:
    nothing is autoreleased on the way. If something is, it stays until the thread's own pool ends. */
 static unsigned long gpusync__status(void *buffer)
 {
@@ -1858,7 +1858,7 @@ struct gpusync_queue {
     uint64_t published;          /* the last PUBLISHED ticket: `completed`, unless that is frozen */
     uint32_t held_count;         /* UNORDERED work, too */
     uint32_t ahead;              /* SETTLED work that is not PUBLISHED */
-    uint32_t sent;               /* work that Metal has */
+    uint32_t sent_count;         /* work that Metal has */
     uint32_t unordered_count;    /* UNORDERED work that is not SETTLED */
     bool goes;                   /* on a list `go` */
     bool abandoned;              /* nothing that waits for the queue is released any more */
@@ -1966,12 +1966,12 @@ struct gpusync_device {
     void *notify_user;
     gpusync_trace_fn trace; /* NULL: none */
     void *trace_user;
-    uint32_t refs;                           /* the program, and each target, among others. Atomic */
-    uint32_t asked;                          /* the dispatch queue was asked to run callbacks. Atomic */
-    uint32_t lost;                           /* by which failure; 0: not. Read without the lock */
-    uint64_t lost_ns;                        /* when; written before `lost` */
-    uint64_t looked_ns;                      /* a poll's last look at the whole device. Atomic */
-    uint32_t waits;                          /* threads in a wait that was not over at once. Atomic */
+    uint32_t refs;      /* the program; targets; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
+    uint32_t asked;     /* the dispatch queue was asked to run callbacks. Atomic */
+    uint32_t lost;      /* by which failure; 0: not. Read without the lock */
+    uint64_t lost_ns;   /* when; written before `lost` */
+    uint64_t looked_ns; /* a poll's last look at the whole device. Atomic */
+    uint32_t waits;     /* threads in a wait that was not over at once. Atomic */
     unsigned char pad[128];                  /* what is read without the lock stands apart from it */
     gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
     gpusync__entry stirred;                  /* the ring of work to judge: something that it waits for has changed */
@@ -3163,9 +3163,9 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
 /* -- settling */
 
 /* Whether other code has brought the value that ended work waits for, though it is not reached: the event has shown it,
-   and of the own signals up to it only such are left as wait for their turn behind this work. (Work waits for 7, and
-   work behind it in its queue signals 6: each would wait for the other.) That changes when the event shows more, and
-   with each signal that goes: gpusync__read_event and gpusync__withdraw stir the work. */
+   and of the own signals up to it only such are left as settle after this work. (Work waits for 7, and work behind it
+   in its queue signals 6: each would wait for the other.) That changes when the event shows more, and with each signal
+   that goes: gpusync__read_event and gpusync__withdraw stir the work. */
 static bool gpusync__is_brought(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
@@ -3334,7 +3334,7 @@ static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *af
 static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
-    q->sent -= w->state == GPUSYNC__SENT;
+    q->sent_count -= w->state == GPUSYNC__SENT;
     if (now) { /* how long tickets take, for the default spin */
         uint64_t begun = w->since_ns > q->ended_ns ? w->since_ns : q->ended_ns;
         uint64_t took = now > begun ? now - begun : 0;
@@ -3710,7 +3710,7 @@ static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync_
         gpusync__unhold(q, w);
     w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
     w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
-    q->sent++;
+    q->sent_count++;
     if (w->links)
         gpusync__send_links(q, w, after);
     if (w->running)
@@ -4182,9 +4182,10 @@ GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
 static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
-    bool ended = w->state >= GPUSYNC__SETTLED; /* before this handler */
+    bool settled =
+        w->state >= GPUSYNC__SETTLED; /* before this handler: else that tells of the times, and lets it leave */
     gpusync__end_if_over(w, --w->running, now, after);
-    if (w->running || !ended)
+    if (w->running || !settled)
         return;
     gpusync__show_times(w);
     if (q->target.entries.next != &q->target.entries)
@@ -4242,7 +4243,7 @@ static void gpusync__handler_dispose(const void *block)
 static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t behind,
                                          uint64_t ticket, bool only_unordered)
 {
-    gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent ? q->front : NULL;
+    gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent_count ? q->front : NULL;
     while (w && (w->ticket <= behind || w->state != GPUSYNC__SENT || (only_unordered && !w->unordered)))
         w = w->next;
     if (!w || w->ticket > ticket)
@@ -4342,7 +4343,7 @@ static void gpusync__abandon(gpusync_queue *q)
     gpusync__look(q, UINT64_MAX);
     gpusync__lock(dev);
     q->abandoned = true;
-    q->frozen |= q->sent != 0;
+    q->frozen |= q->sent_count != 0;
     for (gpusync__work *w = q->front; w; w = w->next) { /* none is held: see gpusync__shut */
         gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
         if (w->state >= GPUSYNC__SETTLED || w->unsent)
@@ -4475,7 +4476,7 @@ static bool gpusync__is_idle(gpusync__wait *wait)
     uint64_t now = gpusync_now_ns();
     for (const gpusync__target *t = wait->device->targets; t; t = t->next) {
         const gpusync_queue *q = gpusync__queue_of(t);
-        uint64_t last = t->kind != GPUSYNC__QUEUE ? 0 : q->sent ? now : q->ended_ns;
+        uint64_t last = t->kind != GPUSYNC__QUEUE ? 0 : q->sent_count ? now : q->ended_ns;
         wait->idle_ns = last > wait->idle_ns ? last : wait->idle_ns;
     }
     return now - wait->idle_ns >= GPUSYNC__IDLE_NS;
@@ -5097,11 +5098,11 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     gpusync_result result = gpusync__goal_of(&point, &goal);
     if (result != GPUSYNC_OK)
         return result;
-    bool ended = GPUSYNC__LOAD(&t->head.completed) >= goal.number || !gpusync__look(queue, goal.number);
-    if (ended && GPUSYNC__LOAD(&t->head.completed) < goal.number)
+    bool runs = GPUSYNC__LOAD(&t->head.completed) < goal.number && gpusync__look(queue, goal.number);
+    if (!runs && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         gpusync__look_around(t->device); /* it waits for work or values of others */
     /* `completed` is read last: when AHEAD is cleared it has risen. */
-    if (!ended && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number)
+    if (runs && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         return GPUSYNC_NOT_READY;
     result = gpusync__ask(queue, &goal, times);
     return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
@@ -7521,7 +7522,8 @@ GPUSYNC__PLAIN(command_buffer_create,
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
-     0.5   rebuilt on the contract at the head of this file. What was, and what a program of 0.4 does instead:
+     0.5.0, 2026-11-30: rebuilt on the contract at the head of this file. What was, and what a program of 0.4 does
+     instead:
 
        gpusync_ticket uint64_t         int64_t; GPUSYNC_EVERYTHING is INT64_MAX, tickets below 1 are done
        tickets end in any order        in order, but for UNORDERED ones and markers: a wait for a ticket is one for all

@@ -130,7 +130,7 @@ static void have_sent(uint64_t ticket, bool unordered)
     *Q.end = w;
     Q.end = &w->next;
     Q.front = Q.turn = &W[0];
-    Q.sent++;
+    Q.sent_count++;
     Q.alone += unordered;
     Q.target.head.committed = ticket;
 }
@@ -303,7 +303,7 @@ static void before(void)
     W[0].state = GPUSYNC__OPEN;
     W[0].next = Q.first = Q.front = Q.turn = NULL;
     Q.end = &Q.first;
-    Q.sent = 0;
+    Q.sent_count = 0;
     Q.target.head.committed = W[0].ticket = 0;
 }
 
@@ -377,7 +377,7 @@ static void before(void)
         W[i].state = GPUSYNC__HELD;
         W[i].place.work = &W[i];
     }
-    Q.sent = 0;
+    Q.sent_count = 0;
     Q.held_count = 2;
 }
 #define AFTER assert(Q.ready.next == &Q.ready)
