@@ -957,6 +957,7 @@ typedef struct gpusync_submission {
 
 /** Submit command buffers between waits and signals as one ticket, which ends when all of them, and all points that
     they wait for, have ended. Waits and signals that were encoded into the buffers count, too. Never waits for room.
+    Add nothing to the command buffers afterwards: gpusync does, when it sends them, perhaps on another thread.
     Returns  OK: sent, held, or ended already; *ticket is written before on_complete may run. After an error the command
              buffers are as before, and on_complete is not called. Every error of gpusync_commit, about any of the
              command buffers. ERROR_QUEUE_FULL: no room for a submission without command buffers, or for gpusync's own
@@ -1353,7 +1354,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
          for ever. (Not in an abandon: all held work has ended then. gpusync__bring takes the lock again.)
      3.  Nothing is settled, published or unparked under an order lock. What stirs work goes on in the same hold of the
-         device's lock, or in the thread's next one without an order lock. Unparks come first in `after`.
+         device's lock, or in a later one of the thread, without an order lock. Unparks come first in `after`.
      4.  An entry is on one ring at most. A wait that is not over is listed where that may change: of UNORDERED work
          that is held or has ended, of the first ordered work that is held, and of the one that is to settle next.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
@@ -1782,10 +1783,11 @@ typedef struct gpusync__work {
     struct gpusync__work *next; /* of those that have a ticket, or that are free */
     struct gpusync__work **at;  /* of those that have a ticket: the pointer to this one */
     gpusync_queue *queue;       /* with a reference */
-    void **buffers;             /* +1 each: of a marker the other code's; ours, for waits; the program's. With Metal 4
-                       MTL4CommitOptions come before the program's */
+    /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
+       then the program's. With Metal 4 MTL4CommitOptions come before these. */
+    void **buffers;
     gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
-    uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace it. Atomic */
+    uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace, report it. Atomic */
     struct gpusync__work *next_dead;   /* of a list `dead` */
     struct gpusync__work *next_traced; /* of a list `settled` */
     /* Of open work: in the queue's ring `open`, by its number there; of HELD work that may go: in `ready`. From the
@@ -1811,7 +1813,7 @@ typedef struct gpusync__work {
     uint32_t room, own;           /* what it takes of the queue's room and of that for gpusync's own buffers */
     uint8_t state;
     bool unordered, submitted, marker;
-    bool by_host;      /* the host waits and signals */
+    bool by_host;      /* the host makes the points that are added, in place of the GPU */
     bool encodes;      /* a wait of its own is for the GPU */
     bool enqueued;     /* has a place in Metal's queue already, and cannot be held */
     bool unsent;       /* ended, and never was Metal's */
@@ -1866,7 +1868,7 @@ struct gpusync_queue {
     gpusync__work *free_work;    /* memory of work that is gone: a queue has its own, for the caches of its threads */
     uint32_t free_count;
     uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
-    uint32_t own;         /* taken besides: gpusync's own, for waits and markers */
+    uint32_t own;         /* taken besides: gpusync's own, of submissions and markers */
     gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
     gpusync_error *log;   /* failure n at n % log_size */
     uint64_t log_count;
@@ -3308,7 +3310,7 @@ static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marke
 }
 
 /* Whether the program may have one more command buffer. A Metal queue that gpusync made holds twice as many, and one:
-   each ticket may take one for its waits, and Metal counts a buffer until its handler returns, gpusync until it
+   each ticket may take one of gpusync's own, and Metal counts a buffer until its handler returns, gpusync until it
    begins. */
 static bool gpusync__has_room(const gpusync_queue *q)
 {
@@ -3545,14 +3547,17 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
 }
 
 /* Stirred work that is not judged: a queue of Metal 4 has made its signals (or it was HELD, and has gone on). They may
-   have come late: behind a failure, a higher value, or a signal whose work has not settled, which is `crossed` then. */
+   have come late: behind a failure, a higher value, or another queue's signal that is not reached yet, which is
+   `crossed` then. */
 static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
 {
     for (const gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
-        if (link->signal && link->encoded &&
-            (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->entry.number ||
-             gpusync__lowest_sent(t)))
+        if (!link->signal || !link->encoded)
+            continue;
+        const gpusync__entry *lowest = gpusync__lowest_sent(t);
+        if (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->entry.number ||
+            (lowest && lowest->work->queue != w->queue))
             gpusync__write_again(t, after);
     }
     gpusync__leave(w->queue, w, after);
@@ -4401,7 +4406,7 @@ GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
      its target closes                   gpusync__shut
      a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
      a callback of its target has run    gpusync__caller_remove
-     the device is lost                  gpusync__lose: waits for room. All others end with a slice, a second later
+     the device is lost                  gpusync__lose: waits for room. All but CALLS end with a slice, a second later
    Without a waker the sleep ends with a slice, or at the deadline, and the sleeper looks: gpusync__sleep. */
 
 typedef struct gpusync__wait {
@@ -6084,8 +6089,9 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 
 /* -------------------------------------------------------------------------------- >>submit --
    A submission is work like any other. Its own waits stand in a command buffer in front of the program's. Its signals
-   are encoded into the last of these when it is sent: a refused submission changes nothing. It takes over the open work
-   of the program's buffers when it enters, and gives that back if it is refused. */
+   are encoded into the last of these when it is sent: a refused submission changes nothing. (Without command buffers of
+   the program all its points stand in gpusync's.) It takes over the open work of the program's buffers when it enters,
+   and gives that back if it is refused. */
 
 /* Adds waits or signals. */
 static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_point *points, size_t count, bool signal)
@@ -6151,6 +6157,8 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->first = w->count = own;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
+    if (w->enqueued && w->given > 1) /* Metal's order of them is not known, and so none to be the last */
+        w->by_host = true;
     if (result == GPUSYNC_OK && s->signal_count)
         result = gpusync__add_links(w, s->signal_points, s->signal_count, true);
     if (w->given)
@@ -6974,7 +6982,7 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
     if (w->state == GPUSYNC__HELD && w->place.next)
-        gpusync__write(out, "; goes when a commit in progress returns");
+        gpusync__write(out, "; may go: the call or handler that sends it has not returned");
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
@@ -7018,10 +7026,11 @@ static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, co
 /* Asks Metal for the label, and for the status of the first command buffer that is not over. No lock is held. */
 static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
 {
-    void *buffer = w->count > w->first ? w->buffers[w->first] : NULL, *pool = gpusync__pool_push();
+    uint32_t first = w->given ? w->first : 0;
+    void *buffer = w->count > first ? w->buffers[first] : NULL, *pool = gpusync__pool_push();
     /* of Metal 4 nothing is known */
     unsigned long status = buffer && !w->queue->metal4 ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_NOT_ENQUEUED;
-    for (uint32_t i = w->first; i < w->count && status >= GPUSYNC__STATUS_COMPLETED; i++)
+    for (uint32_t i = first; i < w->count && status >= GPUSYNC__STATUS_COMPLETED; i++)
         status = gpusync__status(w->buffers[i]);
     gpusync__copy_string(label, 64, gpusync__send_id(buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);

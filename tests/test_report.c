@@ -906,7 +906,7 @@ HANG(test_S9_ready_work_behind_a_commit_that_does_not_return)
     softmetal_set_message_hook(let_go_inside, s);
     commit(s->q[0], new_buffer(s->q[0]));
     assert_text("ready work",
-                LINES("    ticket 1 'ready', UNORDERED: held*; goes when a commit in progress returns",
+                LINES("    ticket 1 'ready', UNORDERED: held*; may go: the call or handler that sends it has not returned",
                       "    ticket 2: with Metal (committed) for 0.0 ms"),
                 NONE, __FILE__, __LINE__);
     finish_all(s);

@@ -721,6 +721,22 @@ on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2,
     metal_release(enqueued);
 }
 
+/* In which order Metal runs them the program alone knows, so the host makes the signal. */
+on_stage_with(test_S7_of_enqueued_buffers_none_is_the_last, .timelines = 1)
+{
+    void *first = foreign_buffer(s->q[0]), *then = foreign_buffer(s->q[0]);
+    metal_enqueue(then);
+    metal_enqueue(first);
+    SUBMIT(s->q[0], BUFFERS(first, then), SIGNALS(at(s->t[0], 1)));
+    assert_true(finish_next(s->q[0]));
+    assert_int_equal(metal_status(then), 4);
+    assert_int_equal(shown(s->t[0]), 0);
+    finish_all(s);
+    assert_int_equal(shown(s->t[0]), 1);
+    metal_release(first);
+    metal_release(then);
+}
+
 /* ... and one that is enqueued is enough, in front of others that are not: Metal has a place for it, and would run what
    stands behind that place while the host holds the submission. */
 on_stage_with(test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held, .queues = 2)

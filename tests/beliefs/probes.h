@@ -289,6 +289,7 @@ static void commit_and_wait(note *n, void *buffer)
 {
     static note inner;
     (void)buffer;
+    metal_encode_signal(n->next, n->event, 1);
     add_handler(n->next, &inner);
     metal_commit(n->next);
     while (!READ(n->go_on))
@@ -300,14 +301,14 @@ static void probe_slow_handler(void)
     static note n;
     static unsigned begun;
     void *queue = NEW_QUEUE(), *slow = metal_queue_command_buffer(queue), *next = metal_queue_command_buffer(queue);
-    n = (note){.act = commit_and_wait, .places = &begun, .next = next};
+    n = (note){.act = commit_and_wait, .places = &begun, .next = next, .event = metal_shared_event_new(device)};
     add_handler(slow, &n);
     metal_commit(slow);
     if (!COMES(begun, 1))
         return;
     bool kept = !ends_within(next, ABSENCE_MS("slow handler"));
     ADD_ONE(n.go_on);
-    bool ended = ends_within(next, help.patience_ms);
+    bool ended = ends_within(next, help.patience_ms) && metal_event_value(n.event) == 1;
     SAY("slow handler", IF_TRUE(kept && ended), "the status of the one behind it was %s while the handler ran",
         kept ? "kept back" : "terminal");
     SAY("commit in a handler", IF_TRUE(ended), "what the handler committed %s", ended ? "ended" : "did not end");
@@ -709,7 +710,7 @@ static const belief rows[] = {
         "a wait with options.handlers may return before a handler of the program has run"),
     ROW("slow handler", slow_handler, "while a handler runs, later command buffers of the queue show no end",
         "their waits end earlier"),
-    ROW("commit in a handler", slow_handler, "a handler may add a handler to another command buffer, and commit it",
+    ROW("commit in a handler", slow_handler, "a handler may encode a signal into another command buffer, and commit it",
         "work that was held never ends where Metal's thread sends it"),
     ROW("status without a pool", pool, "reading the status autoreleases nothing",
         "a thread without a pool leaks an object at each look"),

@@ -26,7 +26,7 @@ s/\berror\ =\ (gpusync__spreads_to\(.*\))\ \?\ q->spread\ :\ q->stuck;
 s/memset\(times, 0, sizeof \*times\);/times->gpu_start_s = times->gpu_end_s = 0;/;
 s/memset\(goal, 0, sizeof \*goal\);/goal->entry.next = NULL; goal->entry.sleeper = NULL; goal->number = goal->from = 0;
 goal->kind = 0; goal->handlers = goal->over = false;/;
-s/memset\(&s->open, 0, sizeof s->open\);/s->open.scheduler_data[0] = s->open.scheduler_data[1] = NULL;/;
+s/memset\(&s->waiter, 0, sizeof s->waiter\);/s->waiter.scheduler_data[0] = s->waiter.scheduler_data[1] = NULL;/ or die;
 if ($fault ne '') {
     my $before = $_;
     eval "$fault; 1" or die "header.pl: $fault: $@";

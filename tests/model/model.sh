@@ -213,11 +213,11 @@ MODELS=rc11 row missed -DSEQ -DTWO
 fault "a send is not followed by a search" "s/$set \/\* there may be more \*\///"
 
 row busy
-fault "running goes down relaxed" "$(relax gpusync__go 'GPUSYNC__STORE\(&dev->running, dev->running - 1\)')"
+fault "running goes down relaxed" "$(relax gpusync__caller_remove 'GPUSYNC__STORE\(&dev->running, dev->running - 1\)')"
 fault "running is loaded relaxed" "$(relax gpusync__outlast 'GPUSYNC__LOAD_SEQ\(count\)')"
 fault "running goes up after the object has gone, in a hold of its own" \
-    "$(delay gpusync__take_due 'gpusync__come\([^;]*;' 'object_gone[^;]*;\n *\}\n *gpusync__unlock\(dev\);'
-    ); s/(?<=gpusync__unlock\(dev\);)(gpusync__come\([^;]*;)/gpusync__lock(dev); \$1 gpusync__unlock(dev);/"
+    "$(delay gpusync__take_due 'gpusync__caller_add\([^;]*;' 'object_gone[^;]*;\n *\}\n *gpusync__unlock\(dev\);'
+    ); s/(?<=gpusync__unlock\(dev\);)(gpusync__caller_add\([^;]*;)/gpusync__lock(dev); \$1 gpusync__unlock(dev);/"
 
 row asked
 fault "asked is cleared after the callbacks" "$(delay gpusync__answer 'GPUSYNC__STORE_SEQ\(&dev->asked, 0\);' \

@@ -129,9 +129,9 @@ static void have_sent(uint64_t ticket, bool unordered)
     w->gpu_end = 7;
     *Q.end = w;
     Q.end = &w->next;
-    Q.front = Q.turn = &W[0];
+    Q.front = Q.to_settle = &W[0];
     Q.sent_count++;
-    Q.alone += unordered;
+    Q.unordered_count += unordered;
     Q.target.head.committed = ticket;
 }
 
@@ -301,7 +301,7 @@ static void before(void)
 {
     have_sent(1, false);
     W[0].state = GPUSYNC__OPEN;
-    W[0].next = Q.first = Q.front = Q.turn = NULL;
+    W[0].next = Q.first = Q.front = Q.to_settle = NULL;
     Q.end = &Q.first;
     Q.sent_count = 0;
     Q.target.head.committed = W[0].ticket = 0;
@@ -335,7 +335,7 @@ THREAD(c)
     gpusync__sleeper *s = malloc(sizeof *s);
     gpusync__sleeper_init(s, &D, goals, 2);
     while (!gpusync__prepare(&wait, s, false))
-        hook_park(NULL, &s->open, 0);
+        hook_park(NULL, &s->waiter, 0);
     gpusync__sleeper_end(s, &D);
     free(s);
 #ifdef CLOSE
