@@ -120,12 +120,12 @@
      macro                    defined in          meaning
      GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
      GPUSYNC_STATIC           that file           every function is static: other files may have their own copies.
-                                                  The copy that made an object is the only one to call for it.
+                                                  Only the copy that made an object may be called for it.
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
      GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or
                                                   neither. Any thread calls them, Metal's too, and none with a lock of
-                                                  gpusync. They may call what `log` may.
+                                                  gpusync. Both may call what `log` may.
      GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
                                                   0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
                                                   NULL; a destroy of NULL returns OK; texts work.
@@ -161,8 +161,7 @@
    Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No function that it
    calls may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
    (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of gpusync. A thread
-   that is stopped in a call (by a collector, by a debugger) may have a lock of gpusync: until it goes on, only the
-   inline calls return for certain.
+   that is stopped in a call (by a collector, say) may hold a lock: until it goes on, only inline calls surely return.
 
    >>ownership ---------------------------------------------------------------------------------------------------------
 
@@ -416,8 +415,8 @@ typedef struct gpusync_queue_desc {
     const char *GPUSYNC_OPT label;
     /** Room: command buffers that may be open, held or sent at a time; a ticket counts as one at least. On a
         metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits.
-        0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program
-        made (64 by default): pass one less than yours. */
+        0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program made (64 by default):
+        pass one less than yours. */
     uint32_t max_command_buffer_count;
     uint32_t error_log_count;             /**< Failures on record for gpusync_queue_next_error; 0: 64. */
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
@@ -822,8 +821,8 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
                                                      uint64_t *GPUSYNC_OPT base);
 
 /** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
-    signalled counts when the work has succeeded. A value of the host's may be here, and end waits, a moment before the
-    event has it. Does not look at work; reads the event with signalled_by_others.
+    signalled counts when the work has succeeded. A value that the host signals may be here, and end waits, a moment
+    before the event shows it. Does not look at work; reads the event with signalled_by_others.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
@@ -935,8 +934,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 /** Flags of a submission. Open: later versions may have more. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
     /** The host waits until each value is reached, and signals, in place of the GPU. Without it the waits are in a
-        command buffer of gpusync's in front, the signals at the end of the last command buffer: where these and the
-        others share no tracked resource, Metal may run the work before a wait ends, and signal before all has ended. */
+        command buffer of gpusync's in front, the signals at the end of the last command buffer (of several enqueued
+        ones the host signals): where these and the others share no tracked resource, Metal may run the work before a
+        wait ends, and signal before all has ended. */
     GPUSYNC_SUBMIT_HOST_SYNC = 2,
     GPUSYNC_SUBMIT_UNORDERED = 4 /**< Passes held work; while it is held, no work queues up behind it (sentence 3). */
 } gpusync_submit_flags;
@@ -4238,7 +4238,9 @@ static void gpusync__handler_dispose(const void *block)
 
 /* --------------------------------------------------------------------------------- >>look --
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended.
-     gpusync__look_everywhere  at the whole device      a wait that sleeps, with each slice; run_callbacks
+     gpusync__look             at a queue, to a ticket  polls and waits at their points, destroy, abandon, clear_failure
+     gpusync__look_everywhere  at the whole device      a wait that sleeps, with each slice; run_callbacks; the destroy
+                                                        of the device
      gpusync__look_around      the same                 polls, and waits at the limit, once in 50 ms all together
    TIMEOUT though the GPU has ended: a handler was lost of a queue that the wait does not name, and none looked around
    since; or a feedback of Metal 4, which no look finds; or the work does not settle yet. */

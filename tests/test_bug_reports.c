@@ -18,7 +18,7 @@
      rox#118                      the same, a wait loops                          loss: T6_waits_that_sleep_end
      WebKit#24162, gpuweb#3937    onSubmittedWorkDone: too early, or never        here
      gpuweb                       a wait for all, while others submit without end here
-     WebKit#72229                 the loop has quit, and who drops references?    callbacks: T15_an_object_is_released
+     WebKit#72229                 the loop has quit: what drops references?       callbacks: T15_an_object_is_released
      bgfx#3707, bgfx#2154         frames that only flush used up all slots        commit: R10_T10_where_nothing
      electron#49608               recordings were inserted in another order       held: R4_an_open_signal
      WebKit#32642                 wrappers keep command buffers                   here
@@ -294,7 +294,7 @@ static void fail_the_event(void *user, gpusync_result result, const gpusync_erro
 }
 
 /* pocl#1430: a callback gave its user event an error, and what waited for that event was never told. Here it reaches
-   who sleeps, who is called back, and work that is held, with its reason. */
+   a sleeper, a callback, and work that is held, with its reason. */
 on_both_kinds_with(test_S8_an_event_that_a_callback_fails_fails_all_that_wait_for_it, .timelines = 2)
 {
     note notes[2];
