@@ -154,12 +154,13 @@
 
    Hooks and log. yield, park, unpark, log and notify may call nothing that waits or runs callbacks, and no destroy but
    a _later. Every call that is not inline may call unpark for other threads, log, notify, and trace: in such a call
-   hold no lock that they acquire. log and notify may run on several threads at once, and must return soon. A log line
-   about an object may come after its destroy has returned. gpusync has no autorelease pool or thread-local value in use
-   while yield or park runs: a fiber may resume on another thread.
+   hold no lock that they acquire, nor one of a completed handler of the program: Metal may run those of a command
+   buffer that never ran where its last reference goes. log and notify may run on several threads at once, and must
+   return soon. A log line about an object may come after its destroy has returned. gpusync has no autorelease pool or
+   thread-local value in use while yield or park runs: a fiber may resume on another thread.
 
-   Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No function that it
-   calls may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
+   Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No call, and no
+   function that it calls, may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
    (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of gpusync. A thread
    that is stopped in a call (by a collector, say) may hold a lock: until it goes on, only inline calls surely return.
 
@@ -356,7 +357,7 @@ typedef int64_t gpusync_ticket;
 /** The severity of a log line. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
     GPUSYNC_LOG_WARNING = 1, /**< A wait ended at its limit; Metal still has blocks of gpusync at the device's end. */
-    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed; the device is lost. */
+    GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed on the GPU; the device is lost. */
 } gpusync_log_level;
 
 /** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: see >>threads. The function
@@ -382,7 +383,7 @@ typedef struct gpusync_device_desc {
     void *GPUSYNC_OPT log_user;             /**< Passed to log. */
     gpusync_callback_mode callback_mode;    /**< Where callbacks run. */
     /** QUEUED: a dispatch_queue_t, which must be serial (not checked); retained. Give it a quality of service: without
-        one libdispatch uses that of the first thread that asks. NULL: gpusync's. MANUAL: NULL. */
+        one libdispatch uses that of the first thread that asks. NULL: gpusync's. MANUAL: unused. */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program runs callbacks now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
@@ -496,13 +497,15 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              what it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be
              held. After an error the buffer is as before, open or not: commit it later, or discard it.
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so
-             its place in Metal's queue is taken, and it would have to be held, or waits for what has not ended. Try
-             again when the queue holds no work and what the buffer waits for has ended; never commit a lower signal of
-             the same timeline in between. An enqueued buffer runs even if what it waits for has failed, and its ticket
-             fails. ERROR_NOT_RISING: it signals a value that is not above what was sent (no later commit can succeed:
-             discard it); or it waits for a value that it is to signal itself, or a higher one. The failure of a
-             timeline that it is to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure.
-             ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+             its place in Metal's queue is taken, and it waits for what has not ended, or would have to be held: behind
+             held work, or for a lower value (its own queue's, too). Try again when these have ended; never commit a
+             lower signal of the same timeline in between. An enqueued buffer runs even if a timeline that it is to
+             signal has failed, or what it waits for (then its ticket fails). Where one is refused for good, its Metal
+             queue waits for it: call [buffer commit], and discard it. ERROR_NOT_RISING: it signals a value
+             that is not above what was sent (no later commit can succeed: discard it); or it waits for a value that it
+             is to signal itself, or a higher one. The failure of a timeline that it is to signal. ERROR_EXECUTION: a
+             failure sticks, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
+             ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
@@ -577,7 +580,8 @@ typedef struct gpusync_times {
     Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more; or held work
              that ended so: that is on record. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
              ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its
-             failure, or that of what it waited for, was dropped from the record, or, 256 tickets later, may have been;
+             failure, or that of what it waited for, was dropped from the record, or, of a ticket that 256 newer ones
+             followed (held work may end so late), may have been;
              the failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own
              result of gpusync_timeline_fail. With any of these the GPU is finished with this work, whatever earlier
              work does, unless it was given up (abandon, destroy on a lost device). EVERYTHING: OK, or the first failure
@@ -591,12 +595,12 @@ typedef struct gpusync_error gpusync_error;
 /** Options of one wait. */
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
-    gpusync_error *GPUSYNC_OPT error;     /**< Filled with an error (several points: TIMEOUT, too); else unchanged. */
+    gpusync_error *GPUSYNC_OPT error;     /**< Filled with an error (several points: see there); else unchanged. */
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
-        the ticket and of ordered work before it (not those of the work before a marker). Work that never ran
-        has none; for a handler that Metal never calls, and keeps, the wait ends at its limit, with TIMEOUT. Never make
-        such a wait in a completed handler. Assumed: Metal runs handlers in the order of their addition; gpusync adds
-        its own, which notes GPU times, last. So after such a wait gpusync_poll has the times. */
+        the ticket and of ordered work before it (not those of work that never ran, or before a marker). For a handler
+        that Metal never calls, and keeps, the wait ends at its limit, with TIMEOUT. Never make such a wait in a
+        completed handler. Assumed: Metal runs handlers in the order of their addition; gpusync adds its own, which
+        notes GPU times, last. So after such a wait gpusync_poll has the times. */
     bool handlers;
 } gpusync_wait_options;
 
@@ -659,7 +663,7 @@ struct gpusync_error {
     uint64_t dropped;        /**< Of gpusync_queue_next_error: records dropped since the cursor, before this failure. */
     bool inherited;          /**< The failure of what the work waited for, or one that stuck: its texts, too. */
     bool ran;                /**< Metal had the work of this ticket: memory may have been written. Not of ticket 0. */
-    bool transient;          /**< The same work, encoded again, may succeed. */
+    bool transient;          /**< The same work, encoded into a new command buffer, may succeed. */
     char domain[64];         /**< NSError domain; empty: a failure of gpusync's own. */
     char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
     char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
@@ -778,8 +782,7 @@ typedef struct gpusync_timeline_desc {
         The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
     bool signalled_by_others;
     /** A failure does not pass along this timeline: the host signals the value of work that failed, or never ran, on an
-        imported event too, once each lower value of sent work is reached; a higher one that was sent earlier includes
-        it. For frames that outlive a failed one. */
+        imported event too, once each lower value of sent work is reached. For frames that outlive a failed one. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -814,8 +817,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUS
                                                           void *GPUSYNC_OPT user);
 
 /** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
-    base     Gets the offset: value v of the timeline is v + *base on the event, which may have been used before. 0 if
-             others signal it, and for NULL. Call this before the expression that uses base.
+    base     Gets the offset: value v of the timeline is v + *base (modulo 2^64) on the event, which may have been used
+             before. 0 if others signal it, and for NULL. Call this before the expression that uses base.
     Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
@@ -862,7 +865,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
 
 /** Wait for several points of one device. A wait for ANY with a value that another thread signals can be cancelled.
     points   May be NULL when count is 0. The same point may occur several times.
-    options  As gpusync_wait. error: of the point that `which` names, TIMEOUT too.
+    options  As gpusync_wait. error: of the point that `which` names, also with TIMEOUT; unchanged if it names none.
     which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
              lowest that failed; count: none has, or the call was refused. Set whatever the call returns.
     A point that has not ended when its queue or timeline is destroyed fails with ERROR_DESTROYED: ANY and
@@ -1202,7 +1205,7 @@ typedef struct gpusync_warmup_desc {
 /** Compile pipelines in advance, in their order, on a dispatch queue of quality of service "user initiated": the first
     use of a shader is slow. Any number of threads may use the warm-up, and each pipeline compiles once.
     Returns  OK: it has begun; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_INVALID_ARGUMENT also: a pipeline without a
-             function, or with both a source and a library, or none.
+             function, with both a source and a library, with none, or with a library that is not one.
     Threads any   Blocks no   Owns the device must outlive the warm-up */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
                                                                   const gpusync_warmup_desc *desc,
@@ -1358,7 +1361,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
      4.  An entry is on one ring at most. A wait that is not over is listed where that may change: of UNORDERED work
          that is held or has ended, of the first ordered work that is held, and of the one that is to settle next.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
-     6.  `promised` is sorted: first signals of sent work, then, above `sent`, those of open, held, and never sent work.
+     6.  `promised` is sorted: signals of sent work up to `sent`, above that those of open and held work. Those of work
+         that never runs are above `sent`, too; on an order_only timeline they are anywhere.
      7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
          reached; `coming` <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
      8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later, but for a value that
@@ -1901,8 +1905,8 @@ struct gpusync_timeline {
     gpusync__target target; /* first */
     void *event;
     uint64_t base;           /* event value = value + base */
-    gpusync__entry promised; /* the ring of links that are to signal, by value: first those of sent work, then, above
-                               `sent`, those of work that Metal does not have */
+    gpusync__entry promised; /* the ring of links that are to signal, by value: up to `sent` those of sent work, above
+                               that those of work that Metal does not have: invariant 6 */
     uint64_t sent;           /* the highest signal that was sent, by Metal or the host: new ones are above */
     uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
     uint64_t shown;          /* the most that the event has shown beyond what was reached then */
@@ -2897,6 +2901,8 @@ static bool gpusync__is_unsent(const gpusync__work *w)
 static gpusync__entry *gpusync__lowest_sent(const gpusync_timeline *t)
 {
     gpusync__entry *e = t->promised.next;
+    while (e->number <= t->sent && e->work && gpusync__is_unsent(e->work))
+        e = e->next; /* work that never runs, on an order_only timeline: the host is to signal */
     return e == &t->promised || gpusync__is_unsent(e->work) ? NULL : e;
 }
 
@@ -3175,9 +3181,11 @@ static bool gpusync__is_brought(const gpusync__work *w, const gpusync__link *lin
         t->shown < link->entry.number)
         return false;
     const gpusync__entry *e = t->promised.next;
-    while (e != &t->promised && e->work->queue == w->queue && !e->work->unordered && e->work->ticket > w->ticket)
+    while (e != &t->promised && e->number <= link->entry.number &&
+           (gpusync__is_unsent(e->work) ||
+            (e->work->queue == w->queue && !e->work->unordered && e->work->ticket > w->ticket)))
         e = e->next;
-    return e == &t->promised || e->number > link->entry.number || gpusync__is_unsent(e->work);
+    return e == &t->promised || e->number > link->entry.number;
 }
 
 /* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
@@ -3667,8 +3675,12 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
     gpusync_timeline *t = gpusync__timeline_of(link->target);
     gpusync__entry *ring = &t->promised;
     uint64_t number = link->entry.number;
-    for (gpusync__entry *e; (e = link->entry.prev) != ring && gpusync__is_unsent(e->work);)
-        gpusync__overtake(gpusync__link_of(e), after);
+    for (gpusync__entry *e = link->entry.prev, *prev; e != ring && gpusync__is_unsent(e->work); e = prev) {
+        bool never = e->work->unsent || e->work->result != GPUSYNC_OK;
+        prev = e->prev;
+        if (!never || !t->order_only || e->number == number) /* else the host signals it, in its turn */
+            gpusync__overtake(gpusync__link_of(e), after);
+    }
     for (gpusync__entry *e; (e = link->entry.next) != ring && e->number == number;)
         gpusync__overtake(gpusync__link_of(e), after);
     t->sent = number;
@@ -5625,7 +5637,7 @@ static gpusync_result gpusync__accept(const gpusync_queue *q, const gpusync__wor
 {
     gpusync_result result = gpusync__refuses(q, w->marker);
     for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
-        if (link->signal)
+        if (link->signal && !(w->enqueued && link->target->alert & GPUSYNC__FAILED)) /* that runs all the same */
             result = gpusync__accept_signal(w, link);
     return result;
 }
@@ -6371,11 +6383,12 @@ static void gpusync__clean(char *text, size_t size)
 
 GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
+    static const char why[] = "the program failed the timeline";
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync_error error;
     if (!timeline)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, "the program failed the timeline");
+    gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, why);
     if (reason) {
         error = *reason;
         error.ticket = error.origin = 0; /* the host failed the timeline, no work did */
@@ -6386,6 +6399,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline,
         gpusync__clean(error.label, sizeof error.label);
         gpusync__clean(error.queue_label, sizeof error.queue_label);
         gpusync__clean(error.encoder, sizeof error.encoder);
+        if (!error.message[0])
+            gpusync__copy_text(error.message, sizeof error.message, why);
     }
     if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
         error.result = GPUSYNC_ERROR_EXECUTION;
@@ -6956,7 +6971,7 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
 static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
 {
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
-    bool hosts = w->state != GPUSYNC__OPEN && w->state != GPUSYNC__SENT;
+    bool hosts = w->state != GPUSYNC__SENT && (w->state != GPUSYNC__OPEN || w->enqueued); /* that was refused */
     const gpusync__link *lower = hosts ? gpusync__blocker(w, link) : NULL;
     const char *verb = lower ? "; cannot signal" : late ? "; can no longer signal" : "; is to signal";
     gpusync__write_point(out, verb, link->target, link->entry.number);
@@ -6973,8 +6988,8 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
     const gpusync__work *fronts[] = {NULL, q->held, NULL, q->to_settle, q->front, NULL}; /* by state */
     const gpusync__work *front = w->unordered && w->state != GPUSYNC__SETTLED ? NULL : fronts[w->state];
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
-    bool silent =
-        w->state >= GPUSYNC__ENDED ? w->running != 0 : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
+    bool silent = w->state >= GPUSYNC__ENDED ? w->running && !w->unknown
+                                             : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
     const gpusync__work *early = q->first; /* it stays until its handlers have come */
     if (silent)
         gpusync__write(out, "; gpusync's handler has not returned, or not begun: one of the program's, or its log, "
@@ -7006,9 +7021,9 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
                                                      : "with Metal (scheduled)";
     if (w->state == GPUSYNC__HELD)
         return status >= GPUSYNC__STATUS_COMMITTED ? "held, though other code has committed it," : "held";
-    if (w->state == GPUSYNC__ENDED)
-        return "over";
-    return "ended";
+    if (w->unknown)
+        return "given up, with Metal";
+    return w->state == GPUSYNC__ENDED ? "over" : "ended";
 }
 
 /* A line for work. */
@@ -7108,7 +7123,8 @@ static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline
         if (own && own->number <= shows)
             gpusync__write(out, ", which counts when the work that signals value %" PRIu64 " has ended", own->number);
         else
-            gpusync__write(out, ", but Metal has not told gpusync so");
+            gpusync__write(out, t->outside ? ", but Metal has not told gpusync so"
+                                           : ", by other code than gpusync's: see signalled_by_others");
     }
 }
 
@@ -7270,8 +7286,12 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
     if (out)
         *out = NULL;
     bool valid = device && out && desc && (desc->pipelines || !desc->pipeline_count);
-    for (size_t i = 0; valid && i < desc->pipeline_count; i++)
-        valid = desc->pipelines[i].function && !desc->pipelines[i].source != !desc->pipelines[i].library;
+    for (size_t i = 0; valid && i < desc->pipeline_count; i++) {
+        const gpusync_pipeline_desc *p = &desc->pipelines[i];
+        void *cls = gpusync__class_of(p->library);
+        valid = p->function && !p->source != !p->library &&
+                (p->source || gpusync__class_responds(cls, gpusync__sel.newFunction));
+    }
     if (!valid)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_warmup *w = (gpusync_warmup *)gpusync__zeroed(sizeof *w);
@@ -7308,6 +7328,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint6
     gpusync__keep(t);
     gpusync_result result = gpusync__await_one(t, GPUSYNC__NUMBER, all, timeout_ns, false);
     uint64_t now = GPUSYNC__LOAD(&t->head.completed);
+    if (result == GPUSYNC_TIMEOUT && now >= all) /* since then */
+        result = GPUSYNC_OK;
     for (size_t i = 0; i < all && result == GPUSYNC_OK; i++)
         result = warmup->items[i].error.result;
     if (done)

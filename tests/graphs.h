@@ -140,6 +140,7 @@ typedef struct model_signal {
     int timeline;
     bool by_host; /* and not by the GPU */
     bool overtaken;
+    bool late;    /* R12: ... if it was held, though the model has it OVER; else the value comes in its turn */
     bool assumed; /* ... by what the model comes to later in the step: check_tickets asks whether it did */
 } model_signal;
 
@@ -172,7 +173,7 @@ typedef struct model_work {
     bool behind_held;
     bool fixed; /* OVER: overtaken in an earlier step, so it ends with NOT_RISING, whatever fails or is cancelled */
     unsigned over_at;
-    bool was_behind;    /* HELD behind held work as the step began */
+    bool was_behind;    /* HELD or OVER behind held work as the step began */
     bool was_overtaken; /* by what the model comes to later in the step: check_tickets asks whether it did */
     gpusync_result result;
     bool inherited, ran;
@@ -220,7 +221,7 @@ typedef struct graph {
     void (*rest)(struct graph *g);  /* ... and it is over: they come to rest */
     void (*judge)(struct graph *g); /* what came of them */
     int ending;                     /* the queue whose next command buffer one of them ends meanwhile; -1: none */
-    model_work work[MOST_WORK];
+    model_work work[MOST_WORK + 1]; /* the last is drawn, and has no room */
     int work_count;
     model_timeline t[STAGE_MOST];
     model_queue q[STAGE_MOST];
@@ -364,6 +365,16 @@ static gpusync_result ask_ticket(const graph *g, const model_work *w)
         if (g->callbacks[i].ran && g->callbacks[i].point.queue == w->queue && g->callbacks[i].point.ticket == w->ticket)
             return g->callbacks[i].result;
     return GPUSYNC_NOT_READY;
+}
+
+/* Whether its failure is that of what it waited for, and not its own. */
+static bool ask_inherited(const graph *g, const model_work *w)
+{
+    gpusync_error error = {.inherited = w->inherits};
+    gpusync_wait_options options = {.error = &error};
+    if (!g->q[w->queue].closed && gpusync_wait(g->s.q[w->queue], w->ticket, 0, &options) >= 0)
+        return false;
+    return error.inherited;
 }
 
 /* NOT_READY: nobody can ask. */
@@ -689,7 +700,10 @@ static void model_overtake(graph *g, int timeline, uint64_t value, const model_w
         for (k = 0; k < w->signal_count; k++) {
             if (w->signals[k].timeline != timeline || w->signals[k].overtaken)
                 continue;
-            w->signals[k].overtaken = true;
+            bool failed = w->state == MODEL_OVER && !w->inherits && w->allowed == RESULT(GPUSYNC_ERROR_NOT_RISING);
+            failed |= w->signals[0].late || w->signals[w->signal_count - 1].late;
+            w->signals[k].late |= !failed && (w->over_at == g->step || w->was_behind);
+            w->signals[k].overtaken = w->state != MODEL_OVER || !g->t[timeline].order_only;
             if (w->state == MODEL_OVER && w->over_at == g->step)
                 w->behind_held = true;
             if (w->state == MODEL_OVER && w->behind_held)
@@ -700,22 +714,13 @@ static void model_overtake(graph *g, int timeline, uint64_t value, const model_w
     }
 }
 
-/* R12: a higher one that is sent takes those along that are to be raised. */
 static void model_rise(graph *g, int timeline, uint64_t value, const model_work *by)
 {
     model_timeline *t = &g->t[timeline];
-    unsigned k, kept = 0;
     if (t->failure)
         return;
     if (value > t->sent)
         t->sent = value;
-    for (k = 0; k < t->raise_count; k++) {
-        if (t->raises[k] <= value && !t->raise_sent[k])
-            continue;
-        t->raises[kept] = t->raises[k];
-        t->raise_sent[kept++] = t->raise_sent[k];
-    }
-    t->raise_count = kept;
     model_overtake(g, timeline, value, by);
 }
 
@@ -756,6 +761,8 @@ static void model_failed_signals(graph *g, model_work *w, results failure)
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
         if (w->signals[k].overtaken || (t->order_only && t->failure))
+            continue;
+        if (w->signals[k].late && failure == RESULT(GPUSYNC_ERROR_NOT_RISING) && !ask_inherited(g, w))
             continue;
         if (!w->ran && (w->over_at == g->step || w->behind_held) && !t->order_only && !t->failure &&
             ask_timeline(g, w->signals[k].timeline, &value) == GPUSYNC_OK) {
@@ -1085,6 +1092,12 @@ static void model_fix(graph *g)
     }
 }
 
+/* A second later what has not ended is answered with DEVICE_LOST. */
+static gpusync_result not_yet(const graph *g, gpusync_result otherwise)
+{
+    return g->lost && graph_now() - g->lost_at >= SECONDS(1) ? GPUSYNC_ERROR_DEVICE_LOST : otherwise;
+}
+
 /* Moves the model by one step in the order that is set, and asks whether gpusync has done the same. */
 static bool model_agrees(graph *g)
 {
@@ -1095,7 +1108,9 @@ static bool model_agrees(graph *g)
         const model_work *w = &g->work[i];
         if (w->buffer_count && model_ran(w) != (commit_of(g, w) != UINT32_MAX))
             g->disagrees = true;
-        if (!w->buffer_count && w->state == MODEL_SETTLED && ask_ticket(g, w) != w->result)
+        if (w->state < MODEL_HELD || (g->q[w->queue].closed && ask_ticket(g, w) == GPUSYNC_NOT_READY))
+            continue;
+        if (ask_ticket(g, w) != (w->state == MODEL_SETTLED ? w->result : not_yet(g, GPUSYNC_NOT_READY)))
             g->disagrees = true;
     }
     for (i = 0; i < (int)g->rules->timelines; i++) {
@@ -1134,16 +1149,10 @@ static void model_lose(graph *g)
     }
 }
 
-/* A second later what has not ended is answered with DEVICE_LOST. */
-static gpusync_result not_yet(const graph *g, gpusync_result otherwise)
-{
-    return g->lost && graph_now() - g->lost_at >= SECONDS(1) ? GPUSYNC_ERROR_DEVICE_LOST : otherwise;
-}
-
 /* Gives held work without command buffers a bit each; returns how many bits there are. */
 static unsigned model_count_empty(graph *g)
 {
-    enum { MOST_BITS = 4 };
+    enum { MOST_BITS = 8 };
     unsigned bits = 0;
     int i;
     for (i = 0; i < g->work_count; i++) {
@@ -1153,6 +1162,19 @@ static unsigned model_count_empty(graph *g)
         bits += counts;
     }
     return bits;
+}
+
+/* Whether ordered work that is held stands in front of this work. */
+static bool model_stands_behind(const graph *g, int i)
+{
+    const model_work *w = &g->work[i];
+    int64_t ticket;
+    for (ticket = 1; w->state == MODEL_OVER && !w->unordered && ticket < w->ticket; ticket++) {
+        const model_work *other = &g->work[g->q[w->queue].tickets[ticket]];
+        if (other->state == MODEL_HELD && !other->unordered)
+            return true;
+    }
+    return false;
 }
 
 /* What goes and what ends within one step leave the order of the two open, and what has no command buffer leaves no
@@ -1165,7 +1187,7 @@ static void model_step(graph *g)
     must(before != NULL, "no memory");
     model_note_behind(g);
     for (i = 0; i < g->work_count; i++)
-        g->work[i].was_behind = g->work[i].behind_held;
+        g->work[i].was_behind = g->work[i].state == MODEL_HELD ? g->work[i].behind_held : model_stands_behind(g, i);
     memcpy(before->work, g->work, sizeof g->work);
     memcpy(before->t, g->t, sizeof g->t);
     memcpy(before->q, g->q, sizeof g->q);
@@ -2254,11 +2276,14 @@ static void check_gone(graph *g, bool all)
 
 static void step_clear(graph *g)
 {
-    int queue = (int)draw(g, g->rules->queues);
+    int queue = (int)draw(g, g->rules->queues), i;
     if (!g->q[queue].sticky || g->q[queue].closed)
         return;
     say(g, "%u: clear_failure of queue %d\n", g->step, queue);
     assert_ok(gpusync_queue_clear_failure(g->s.q[queue]));
+    for (i = 0; i < g->work_count; i++) /* it ends with a newer one that sticks "by its turn", even if not any more */
+        if (g->work[i].queue == queue && g->work[i].state == MODEL_OVER && g->work[i].inherits)
+            g->work[i].allowed |= g->q[queue].sticks;
     g->q[queue].stuck = 0;
     g->q[queue].sticks = 0;
     g->q[queue].cleared = g->q[queue].last;

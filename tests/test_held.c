@@ -1078,6 +1078,23 @@ typedef enum obstacle {
     OBSTACLES
 } obstacle;
 
+/* Refused, it would stop its Metal queue: there is no other way to have it committed. */
+on_stage_with(test_R5_an_enqueued_buffer_whose_timeline_has_failed_runs, .timelines = 1)
+{
+    void *first = signalling(s->q[0], at(s->t[0], 1)), *second = signalling(s->q[0], at(s->t[0], 2));
+    metal_enqueue(first);
+    metal_enqueue(second);
+    softmetal_fail_as(first, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], first);
+    finish_all(s);
+    gpusync_ticket ticket = commit(s->q[0], second), behind = commit(s->q[0], new_buffer(s->q[0]));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_ok(gpusync_poll(s->q[0], behind, NULL));
+    assert_result(gpusync_timeline_wait(s->t[0], 1, 0, NULL), GPUSYNC_ERROR_EXECUTION);
+    assert_true(shown(s->t[0]) == UINT64_MAX);
+}
+
 on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, .queues = 2)
 {
     for (unsigned what = 0; what < OBSTACLES; what++) {

@@ -408,6 +408,20 @@ HANG(test_S9_a_listener_that_does_not_hear)
     metal_release(event);
 }
 
+/* The decoder signals a timeline that the program did not call one of others: Metal tells nobody. */
+HANG(test_S9_other_code_signals_an_own_timeline)
+{
+    uint64_t base;
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "waits")));
+    void *event = gpusync_timeline_metal(s->t[1], &base);
+    metal_event_signal(event, 7 + base);
+    assert_hang(s, "a signal of other code on an own timeline",
+                LINES("    ticket 1 'waits': held for 5.0 ms; waits for value 7 of timeline 'b', which no work is to signal"),
+                LINES("timeline 'b': value 0, its event shows 7, by other code than gpusync's: see signalled_by_others"));
+    signal_value(s->t[1], 8);
+    finish_all(s);
+}
+
 /* ... while a signal of sent work holds up what the event shows, Metal has told all. */
 HANG(test_S9_a_value_of_other_code_above_an_own_signal)
 {
@@ -462,6 +476,25 @@ HANG(test_S9_an_enqueued_buffer)
                       "    ticket 1 'behind': with Metal (committed) for 5.0 ms"),
                 NONE);
     commit(s->q[0], buffer);
+}
+
+/* Its commit was refused: it cannot be held for the order of values. */
+HANG(test_S9_an_enqueued_buffer_that_was_refused)
+{
+    void *first = named_buffer(s->q[0], "first"), *second = named_buffer(s->q[0], "second");
+    encode_signal(s->q[0], first, at(s->t[0], 1));
+    encode_signal(s->q[0], second, at(s->t[0], 2));
+    metal_enqueue(first);
+    metal_enqueue(second);
+    commit(s->q[0], first);
+    assert_result(gpusync_commit(s->q[0], second, NULL), GPUSYNC_ERROR_ENQUEUED);
+    assert_hang(s, "an enqueued buffer that was refused",
+                LINES("    ticket 1 'first': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
+                      "    open command buffer 2 'second': enqueued*; cannot signal value 2 of timeline 'a' before value 1, which "
+                      "ticket 1 of queue 'first' is to signal"),
+                NONE);
+    finish_all(s);
+    commit(s->q[0], second);
 }
 
 /* The loader failed its timeline with a reason, and the program overlooked it: the reason is what to read. */
@@ -663,6 +696,16 @@ HANG(test_S9_a_lost_device)
     assert_true(gpusync_device_is_lost(s->device));
     assert_hang(s, "a lost device", LINES("    ticket 1 'never ends': with Metal (committed) for 5.0 ms"),
                 LINES(", lost for 5.0 ms: access revoked"));
+}
+
+/* Metal has abandoned work still: no handler holds it up, and its age is that of its sending. */
+HANG(test_S9_abandoned_work)
+{
+    commit(s->q[1], named_buffer(s->q[1], "hangs"));
+    pass(MS(5));
+    assert_ok(gpusync_queue_abandon(s->q[1]));
+    s->q[1] = NULL;
+    assert_non_null(strstr(read_report(s->device), "    ticket 1 'hangs': given up, with Metal for 5.0 ms\n"));
 }
 
 /* A failure sticks, and every commit is refused: the queue's line says so. */

@@ -159,3 +159,35 @@ without_stage(test_a_destroy_ends_those_who_ask)
     for (int i = 0; i < 2; i++)
         run_race(&races[i], 1, SEEDS, 3);
 }
+
+/* -- a progress bar */
+
+static void ask_for_progress(void *unused)
+{
+    size_t done = 0, total = 0;
+    turns_until(is_there, NULL);
+    gpusync_result result = gpusync_warmup_wait(warmup, 0, &done, &total);
+    turns_expect(result, done < total ? GPUSYNC_TIMEOUT : GPUSYNC_OK);
+    turns_expect(total, 2);
+    see(done == total ? 2 : (unsigned)done);
+}
+
+static void set_up_progress(void *unused)
+{
+    begin();
+    turns_add("starts", start_it, NULL);
+    turns_add("asks", ask_for_progress, NULL);
+    turns_workers();
+}
+
+static void tear_down_progress(void *unused)
+{
+    close_warm_up();
+}
+
+/* The numbers are those of the result, though the last pipeline is compiled between the two. */
+without_stage(test_the_progress_fits_the_result)
+{
+    const turns_race race = {.name = "progress", .setup = set_up_progress, .teardown = tear_down_progress};
+    run_race(&race, 2, SEEDS, 3);
+}

@@ -778,6 +778,7 @@ with_door(test_arguments_are_checked)
         {text, library, "a"},
         {text, NULL, NULL}, /* no function */
         {NULL, library, NULL},
+        {NULL, s->metal_device, "a"}, /* no library */
     };
     kit_counts before = kit_now();
     gpusync_warmup *warmup;

@@ -231,11 +231,11 @@ static void probe_handler(void)
         signalled += n->value >= i + 1;
         right += n->start > before - 1e-3 && n->end >= n->start && n->end < after + 1e-3; /* clocks are converted */
         COMES(n->drops, n->copies);
-        dropped += n->count == 1 && n->copies && n->drops == n->copies && !n->early_drops;
+        dropped += n->count == 1 && n->copies == 1 && n->drops == 1 && !n->early_drops;
     }
     SAY("status and bytes", IF_TRUE(filled >= i && filled), "%u of %u times memory was filled when status was terminal",
         filled, i);
-    SAY("block", IF_TRUE(dropped == ROUNDS), "%u of %u blocks were copied, ran once, and were dropped then", dropped,
+    SAY("block", IF_TRUE(dropped == ROUNDS), "%u of %u blocks were copied once, ran once, and were dropped then", dropped,
         ROUNDS);
     if (i < ROUNDS)
         LEAVE("a handler did not come");
@@ -606,7 +606,7 @@ static void probe_feedback(void)
     COMES(n.count, 1);
     comes_within(&n.count, 2, ABSENCE_MS("feedback once"));
     COMES(n.drops, n.copies);
-    SAY("feedback once", IF_TRUE(n.count == 1 && n.filled && n.drops == n.copies),
+    SAY("feedback once", IF_TRUE(n.count == 1 && n.filled && n.copies == 1 && n.drops == 1),
         "%u feedbacks of one commit; the work was %s; %u of %u copies of the block were dropped", n.count,
         n.filled ? "done" : "not done", n.drops, n.copies);
 }
@@ -696,7 +696,7 @@ typedef struct belief {
 static const belief rows[] = {
     ROW("status and bytes", handler, "who reads a terminal status, and fences, sees what the GPU wrote",
         "a wait that ends by a look returns before the memory is right"),
-    ROW("block", handler, "a handler's block on the stack is copied, runs once, and is dropped then",
+    ROW("block", handler, "a handler's block on the stack is copied once, runs once, and is dropped then",
         "gpusync_device_destroy waits a second, and the log says that gpusync must stay loaded"),
     ROW("status first", handler, "handlers see the terminal status",
         "gpusync asks for the error: work without one has succeeded"),
