@@ -483,7 +483,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     The buffer signals nothing, and fails no timeline either: a value that it was to signal may be signalled by other
     work. While a failure sticks on the queue, the timelines that the buffer was to signal fail with that failure (one
     that is order_only gets the value, as if the buffer had been held and never run). Never discard a buffer that the
-    program has enqueued: its Metal queue would wait for it.
+    program has enqueued, and not committed: its Metal queue would wait for it.
     Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more, as in a destroy.
     Threads any   Blocks no   Owns releases the buffer; while a failure sticks, once order_only values are reached */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
@@ -1911,7 +1911,7 @@ struct gpusync_timeline {
     uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
     uint64_t shown;          /* the most that the event has shown beyond what was reached then */
     bool outside, imported;  /* others signal the event; it is theirs */
-    bool shared;             /* the program knows the event: it is not used for another timeline */
+    bool shared;             /* others may signal the event later: it is not used for another timeline */
     bool hidden;             /* of a queue of Metal 4: no object of the program's */
     bool order_only;
     bool dirty;     /* on a list `dirty`: the event is to be written */
@@ -5441,9 +5441,13 @@ static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__afte
     gpusync__let_others_by(w, after);
     if (q->sticks)
         gpusync__fail_signals(w, &q->stuck, after);
-    for (gpusync__link *link = w->links; link && !q->sticks; link = link->next)
-        if (link->signal)
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        if (!link->signal)
+            continue;
+        gpusync__timeline_of(link->target)->shared |= w->enqueued; /* the program may have had to commit it by itself */
+        if (!q->sticks)
             gpusync__withdraw(link, after);
+    }
     w->next = q->first;
     w->at = &q->first;
     *(w->next ? &w->next->at : &q->end) = &w->next;

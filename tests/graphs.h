@@ -172,7 +172,7 @@ typedef struct model_work {
        whatever applies there, the contract leaves open. Nor does it say what comes first within one step. */
     bool behind_held;
     bool fixed; /* OVER: overtaken in an earlier step, so it ends with NOT_RISING, whatever fails or is cancelled */
-    unsigned over_at;
+    unsigned over_at, sent_at;
     bool was_behind;    /* HELD or OVER behind held work as the step began */
     bool was_overtaken; /* by what the model comes to later in the step: check_tickets asks whether it did */
     gpusync_result result;
@@ -1046,6 +1046,7 @@ static bool model_send_one(graph *g, bool has)
     if (!next)
         return false;
     next->state = MODEL_SENT;
+    next->sent_at = g->step;
     next->ended = next->left == 0;
     for (k = 0; k < next->signal_count; k++)
         model_rise(g, next->signals[k].timeline, next->rank, next);
@@ -1082,6 +1083,10 @@ static void model_fix(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
+        const model_queue *q = &g->q[w->queue];
+        if (w->state == MODEL_SENT && !w->buffer_count && !w->unordered && w->sent_at == g->step && q->stuck &&
+            q->stuck_at == g->step)
+            w->may_take = q->sticks; /* nothing tells which came first */
         if (w->state != MODEL_OVER || w->fixed || w->inherits || w->allowed != RESULT(GPUSYNC_ERROR_NOT_RISING))
             continue;
         w->fixed = true;

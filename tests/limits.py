@@ -74,7 +74,7 @@ def totals(text, tokens):
     """What is measured, the figure, the limit."""
     structs, fields = structs_of(tokens)
     atomics = set(re.findall(r"^#define (\w+)\([^)]*\) +__atomic_", text, re.M))
-    yield "tokens of the implementation", len(tokens), 38600
+    yield "tokens of the implementation", len(tokens), 38650
     yield "functions", sum(1 for _ in functions_of(tokens)), 333
     yield "structs", structs, 28
     yield "fields", fields, 279

@@ -1095,6 +1095,24 @@ on_stage_with(test_R5_an_enqueued_buffer_whose_timeline_has_failed_runs, .timeli
     assert_true(shown(s->t[0]) == UINT64_MAX);
 }
 
+/* The program commits it by itself, and drops it: its signal is no signal of a timeline that comes later. */
+on_stage_with(test_R5_a_refused_enqueued_buffer_is_committed_without_gpusync, .queues = 2, .timelines = 2)
+{
+    void *buffer = signalling(s->q[0], at(s->t[0], 5));
+    gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[1], 1)));
+    metal_enqueue(buffer);
+    assert_result(gpusync_commit(s->q[0], buffer, NULL), GPUSYNC_ERROR_ENQUEUED);
+    metal_commit(buffer);
+    assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = new_timeline(s->device);
+    finish_all(s);
+    assert_true(shown(s->t[0]) == 0);
+    signal_value(s->t[1], 1);
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], held, NULL));
+}
+
 on_stage_with(test_R5_an_enqueued_buffer_that_would_have_to_be_held_is_refused, .queues = 2)
 {
     for (unsigned what = 0; what < OBSTACLES; what++) {
