@@ -97,7 +97,7 @@
         to wait for; earlier tickets of its queue do not count. Every other result is on record
         (gpusync_queue_next_error) before a call returns it, except where it describes the call alone: TIMEOUT,
         NOT_READY, errors of arguments and memory, ERROR_WOULD_DEADLOCK, and, while the ticket has not ended,
-        ERROR_DESTROYED and ERROR_DEVICE_LOST. ERROR_RESULT_UNKNOWN: newer failures have pushed the result off the
+        ERROR_DESTROYED and ERROR_DEVICE_LOST. ERROR_RESULT_UNKNOWN: other failures have pushed the result off the
         record, or, of an old ticket, may have.
      5. Only calls with a timeout_ns, destroy, abandon and set_trace wait; abandon does not wait for the GPU. (Metal
         itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
@@ -154,10 +154,10 @@
 
    Hooks and log. yield, park, unpark, log and notify may call nothing that waits or runs callbacks, and no destroy but
    a _later. Every call that is not inline may call unpark for other threads, log, notify, and trace: in such a call
-   hold no lock that they acquire, nor one of a completed handler of the program: Metal may run those of a command
-   buffer that never ran where its last reference goes. log and notify may run on several threads at once, and must
-   return soon. A log line about an object may come after its destroy has returned. gpusync has no autorelease pool or
-   thread-local value in use while yield or park runs: a fiber may resume on another thread.
+   hold no lock that they acquire, nor one that a completed handler of the program acquires: Metal may run the handlers
+   of a command buffer that never ran, when the last reference goes. log and notify may run on several threads at once,
+   and must return soon. A log line about an object may come after its destroy has returned. gpusync has no autorelease
+   pool or thread-local value in use while yield or park runs: a fiber may resume on another thread.
 
    Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No call, and no
    function that it calls, may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
@@ -493,19 +493,19 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
                     that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
                     gpusync_commit_marker). End its encoders before, and add nothing afterwards: Metal may get it later.
                     One that was made elsewhere needs no room, but counts.
-    Returns  OK: sent; or held, for held work before it, a wait in the buffer, or the order of its signals; or, if
-             what it waits for has failed, ended, and never sent. Never call waitUntilCompleted on a buffer that may be
-             held. After an error the buffer is as before, open or not: commit it later, or discard it.
+    Returns  OK: sent; or held, for held work before it, a wait in the buffer, or the order of its signals; or ended,
+             never sent, since what it waits for has failed. Never call waitUntilCompleted on a buffer that may be held.
+             After an error the buffer is as before, open or not: commit it later, or (not enqueued) discard it.
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so
              its place in Metal's queue is taken, and it waits for what has not ended, or would have to be held: behind
-             held work, or for a lower value (its own queue's, too). Try again when these have ended; never commit a
-             lower signal of the same timeline in between. An enqueued buffer runs even if a timeline that it is to
-             signal has failed, or what it waits for (then its ticket fails). Where one is refused for good, its Metal
-             queue waits for it: call [buffer commit], and discard it. ERROR_NOT_RISING: it signals a value
-             that is not above what was sent (no later commit can succeed: discard it); or it waits for a value that it
-             is to signal itself, or a higher one. The failure of a timeline that it is to signal. ERROR_EXECUTION: a
-             failure sticks, see gpusync_queue_clear_failure. ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST;
-             ERROR_DESTROYED.
+             held work, or for a lower value (its own queue's, too). Try again when these have ended; until then commit
+             no lower signal of the timeline to this queue. An enqueued buffer is sent whatever has failed: its ticket
+             fails with what it waits for, not with what it signals. Until its commit Metal runs nothing behind it. If
+             it is refused for good, call [buffer commit], then discard it: the GPU makes its signals, and gpusync
+             counts none. ERROR_NOT_RISING: it signals a value that is not above what was sent (for good); or it waits
+             for a value that it is to signal itself, or a higher one. The failure of a timeline that it is to signal,
+             if it is not enqueued. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure.
+             ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
@@ -578,14 +578,14 @@ typedef struct gpusync_times {
              until the completed handler has run, for work that never ran, for EVERYTHING, and for a ticket that 256
              newer ones followed.
     Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more; or held work
-             that ended so: that is on record. Otherwise the ticket has ended: OK; ERROR_EXECUTION;
-             ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its
-             failure, or that of what it waited for, was dropped from the record, or, of a ticket that 256 newer ones
-             followed (held work may end so late), may have been;
-             the failure of what it waited for, also ERROR_DESTROYED, ERROR_DEVICE_LOST and a program's own
-             result of gpusync_timeline_fail. With any of these the GPU is finished with this work, whatever earlier
-             work does, unless it was given up (abandon, destroy on a lost device). EVERYTHING: OK, or the first failure
-             that gpusync_wait would return, which stays to be returned. ERROR_INVALID_TICKET: above what was committed.
+             that ended so: that is on record. Otherwise the ticket has ended: OK; ERROR_EXECUTION; ERROR_CANCELLED;
+             ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its failure, or that of
+             what it waited for, was dropped from the record; or 256 newer tickets followed it, and failures were
+             dropped, so that its success is not known either; the failure of what it waited for, also ERROR_DESTROYED,
+             ERROR_DEVICE_LOST and a program's own result of gpusync_timeline_fail. With any of these the GPU is
+             finished with this work, whatever earlier work does, unless it was given up (abandon, destroy on a lost
+             device). EVERYTHING: OK, or the first failure that gpusync_wait would return, which stays to be returned.
+             ERROR_INVALID_TICKET: above what was committed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket,
                                                           gpusync_times *GPUSYNC_OPT times);
@@ -781,8 +781,8 @@ typedef struct gpusync_timeline_desc {
         Danger: if other code signals the value only after work that gpusync holds, the GPU's watchdog may end the wait.
         The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
     bool signalled_by_others;
-    /** A failure does not pass along this timeline: the host signals the value of work that failed, or never ran, on an
-        imported event too, once each lower value of sent work is reached. For frames that outlive a failed one. */
+    /** For frames that outlive a failed one: if work fails, or never runs, the host signals its value, on an imported
+        event too, once each lower value of sent work is reached, whatever higher one is sent. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -817,8 +817,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUS
                                                           void *GPUSYNC_OPT user);
 
 /** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
-    base     Gets the offset: value v of the timeline is v + *base (modulo 2^64) on the event, which may have been used
-             before. 0 if others signal it, and for NULL. Call this before the expression that uses base.
+    base     Gets the offset: value v, from the initial value on, is v + *base (modulo 2^64) on the event, which may
+             have been used before. 0 if others signal it, and for NULL. Call this before the expression that uses base.
     Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
@@ -913,7 +913,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
     command_buffer  Any uncommitted one of the Metal queue.
     point           A value, or a ticket of any queue of the device, for which the host waits.
     The buffer is held, as a whole, as "Held" says. Nothing is encoded for what is reached. Commit it with
-    gpusync_commit or gpusync_submit, never with [buffer commit]; or discard it. If the point fails, the ticket fails
+    gpusync_commit or gpusync_submit, not with [buffer commit]; or discard it. If the point fails, the ticket fails
     with the same error; if the record of how a ticket ended is gone, with ERROR_RESULT_UNKNOWN.
     Returns  OK, also for a timeline that has failed. After an error nothing is encoded. ERROR_INVALID_ARGUMENT also:
              behind a signal of this buffer; a point of another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
@@ -1017,9 +1017,9 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** End all held work of the queue with ERROR_CANCELLED, plain commits that are held for other work, too. Ordered
     work ends in its turn, after the ordered work before it; the timelines that the work was to signal fail then
-    (order_only ones rise, and one that has been sent a higher value meanwhile does not fail: sentence 7). Work that has
-    failed in front of all held work keeps its failure. Encode cancelled work into new command buffers; do not commit
-    the old ones: gpusync no longer knows what these wait for on the GPU.
+    (order_only ones rise, and another that has been sent a higher value meanwhile does not fail: sentence 7). Work that
+    has failed in front of all held work keeps its failure. Encode cancelled work into new command buffers; do not
+    commit the old ones: gpusync no longer knows what these wait for on the GPU.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 
@@ -1212,8 +1212,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device
                                                                   gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
 
 /** Wait until all pipelines are compiled. A failure does not stop the others.
-    done, total  Get how many are compiled, well or not, and how many are to be. May be NULL. If the warm-up is disabled
-                 both are 0, and the call does not wait. With a timeout of 0 the call reads the progress.
+    done, total  Get how many were tried, and how many there are; with TIMEOUT done is less. May be NULL. If the warm-up
+                 is disabled both are 0, and the call does not wait. With a timeout of 0 the call reads the progress.
     Returns  OK; ERROR_COMPILE: all were tried, and one failed: see gpusync_warmup_pipeline; TIMEOUT; ERROR_DESTROYED;
              ERROR_DEVICE_LOST; ERROR_WOULD_DEADLOCK: as gpusync_wait.
     Threads any   Blocks as gpusync_wait   Owns nothing */
