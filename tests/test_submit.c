@@ -113,6 +113,17 @@ on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timeli
     metal_release(cells);
 }
 
+on_stage_with(test_S7_a_signal_comes_with_the_last_command_buffer, .timelines = 1)
+{
+    void *first = new_buffer(s->q[0]), *last = new_buffer(s->q[0]);
+    SUBMIT(s->q[0], BUFFERS(first, last), SIGNALS(at(s->t[0], 1)));
+    softmetal_finish(first);
+    assert_true(shown(s->t[0]) == 0);
+    softmetal_finish(last);
+    assert_true(shown(s->t[0]) == 1);
+    assert_int_equal(value_of(s->t[0]), 1);
+}
+
 /* Metal may run what shares no memory side by side: a signal in a command buffer of its own would not wait. */
 on_stage_with(test_S7_a_signal_comes_behind_its_command_buffer_where_metal_overlaps, .timelines = 1, .real = true)
 {
