@@ -283,7 +283,10 @@ static void say(graph *g, const char *format, ...)
 
 static void set_aside(graph *g)
 {
-    if (!g->aside || !g->may_differ)
+    bool differs = g->may_differ;
+    for (unsigned i = 0; i < g->rules->timelines; i++) /* of a signal that was overtaken */
+        differs = differs || g->t[i].failure;
+    if (!g->aside || !differs)
         return;
     say(g, "%u: the model does not agree: set aside\n", g->step);
     longjmp(*g->aside, 1);

@@ -3,9 +3,9 @@
    The first byte is the kind of the program, the others are its choices, in the order in which they are drawn. What
    the model does not agree with ends the process, as a sanitizer's finding does: libFuzzer keeps the input then. But
    the model does not try each order of failures within one step (see graphs.h), and a fuzzer finds those that it does
-   not try. So a program of a kind with failures, of Metal 4 or with ends of queues, or one whose held work is cancelled
-   at its end, is set aside there: sanitizers and assertions judge it alone, and whether its work ends, and no object
-   and no memory is left.
+   not try. So a program of a kind with failures, of Metal 4 or with ends of queues, or one with a timeline that has
+   failed, or whose held work is cancelled at its end, is set aside there: sanitizers and assertions judge it alone, and
+   whether its work ends, and no object and no memory is left.
    FUZZ_TELL=1 prints each step as it is made. */
 #define GPUSYNC_IMPLEMENTATION
 #include "graphs.h"
