@@ -155,9 +155,9 @@
    Hooks and log. yield, park, unpark, log and notify may call nothing that waits or runs callbacks, and no destroy but
    a _later. Every call that is not inline may call unpark for other threads, log, notify, and trace: in such a call
    hold no lock that they acquire, nor one that a completed handler of the program acquires: Metal may run the handlers
-   of a command buffer that never ran, when the last reference goes. log and notify may run on several threads at once,
-   and must return soon. A log line about an object may come after its destroy has returned. gpusync has no autorelease
-   pool or thread-local value in use while yield or park runs: a fiber may resume on another thread.
+   of a command buffer that never ran, as it releases the buffer (assumed). log and notify may run on several threads at
+   once, and must return soon. A log line about an object may come after its destroy has returned. gpusync has no
+   autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on another thread.
 
    Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No call, and no
    function that it calls, may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
@@ -5444,7 +5444,7 @@ static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__afte
     for (gpusync__link *link = w->links; link; link = link->next) {
         if (!link->signal)
             continue;
-        gpusync__timeline_of(link->target)->shared |= w->enqueued; /* the program may have had to commit it by itself */
+        gpusync__timeline_of(link->target)->shared |= w->enqueued; /* the program may commit the buffer itself */
         if (!q->sticks)
             gpusync__withdraw(link, after);
     }
@@ -5641,7 +5641,7 @@ static gpusync_result gpusync__accept(const gpusync_queue *q, const gpusync__wor
 {
     gpusync_result result = gpusync__refuses(q, w->marker);
     for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
-        if (link->signal && !(w->enqueued && link->target->alert & GPUSYNC__FAILED)) /* that runs all the same */
+        if (link->signal && !(w->enqueued && link->target->alert & GPUSYNC__FAILED)) /* it runs all the same */
             result = gpusync__accept_signal(w, link);
     return result;
 }
@@ -6975,7 +6975,7 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
 static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
 {
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
-    bool hosts = w->state != GPUSYNC__SENT && (w->state != GPUSYNC__OPEN || w->enqueued); /* that was refused */
+    bool hosts = w->state != GPUSYNC__SENT && (w->state != GPUSYNC__OPEN || w->enqueued); /* its commit was refused */
     const gpusync__link *lower = hosts ? gpusync__blocker(w, link) : NULL;
     const char *verb = lower ? "; cannot signal" : late ? "; can no longer signal" : "; is to signal";
     gpusync__write_point(out, verb, link->target, link->entry.number);
@@ -7128,7 +7128,7 @@ static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline
             gpusync__write(out, ", which counts when the work that signals value %" PRIu64 " has ended", own->number);
         else
             gpusync__write(out, t->outside ? ", but Metal has not told gpusync so"
-                                           : ", by other code than gpusync's: see signalled_by_others");
+                                           : ", signalled without gpusync: see signalled_by_others");
     }
 }
 
@@ -7332,7 +7332,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint6
     gpusync__keep(t);
     gpusync_result result = gpusync__await_one(t, GPUSYNC__NUMBER, all, timeout_ns, false);
     uint64_t now = GPUSYNC__LOAD(&t->head.completed);
-    if (result == GPUSYNC_TIMEOUT && now >= all) /* since then */
+    if (result == GPUSYNC_TIMEOUT && now >= all) /* compiled since the wait ended */
         result = GPUSYNC_OK;
     for (size_t i = 0; i < all && result == GPUSYNC_OK; i++)
         result = warmup->items[i].error.result;

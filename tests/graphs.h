@@ -284,7 +284,7 @@ static void say(graph *g, const char *format, ...)
 static void set_aside(graph *g)
 {
     bool differs = g->may_differ;
-    for (unsigned i = 0; i < g->rules->timelines; i++) /* of a signal that was overtaken */
+    for (unsigned i = 0; i < g->rules->timelines; i++) /* perhaps because a signal was overtaken */
         differs = differs || g->t[i].failure;
     if (!g->aside || !differs)
         return;

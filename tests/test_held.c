@@ -1078,7 +1078,7 @@ typedef enum obstacle {
     OBSTACLES
 } obstacle;
 
-/* Refused, it would stop its Metal queue: there is no other way to have it committed. */
+/* If gpusync refused the buffer, its Metal queue would run nothing any more. */
 on_stage_with(test_R5_an_enqueued_buffer_whose_timeline_has_failed_runs, .timelines = 1)
 {
     void *first = signalling(s->q[0], at(s->t[0], 1)), *second = signalling(s->q[0], at(s->t[0], 2));
@@ -1095,7 +1095,7 @@ on_stage_with(test_R5_an_enqueued_buffer_whose_timeline_has_failed_runs, .timeli
     assert_true(shown(s->t[0]) == UINT64_MAX);
 }
 
-/* The program commits it by itself, and drops it: its signal is no signal of a timeline that comes later. */
+/* The program commits the buffer itself, and discards it. The GPU's signal must not reach a later timeline. */
 on_stage_with(test_R5_a_refused_enqueued_buffer_is_committed_without_gpusync, .queues = 2, .timelines = 2)
 {
     void *buffer = signalling(s->q[0], at(s->t[0], 5));

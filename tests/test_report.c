@@ -408,7 +408,7 @@ HANG(test_S9_a_listener_that_does_not_hear)
     metal_release(event);
 }
 
-/* The decoder signals a timeline that the program did not call one of others: Metal tells nobody. */
+/* The decoder signals a timeline that was made without signalled_by_others: gpusync asks Metal for no value of it. */
 HANG(test_S9_other_code_signals_an_own_timeline)
 {
     uint64_t base;
@@ -417,7 +417,7 @@ HANG(test_S9_other_code_signals_an_own_timeline)
     metal_event_signal(event, 7 + base);
     assert_hang(s, "a signal of other code on an own timeline",
                 LINES("    ticket 1 'waits': held for 5.0 ms; waits for value 7 of timeline 'b', which no work is to signal"),
-                LINES("timeline 'b': value 0, its event shows 7, by other code than gpusync's: see signalled_by_others"));
+                LINES("timeline 'b': value 0, its event shows 7, signalled without gpusync: see signalled_by_others"));
     signal_value(s->t[1], 8);
     finish_all(s);
 }
@@ -698,7 +698,7 @@ HANG(test_S9_a_lost_device)
                 LINES(", lost for 5.0 ms: access revoked"));
 }
 
-/* Metal has abandoned work still: no handler holds it up, and its age is that of its sending. */
+/* Metal still has abandoned work. No handler holds it up, and its age counts from when it was sent. */
 HANG(test_S9_abandoned_work)
 {
     commit(s->q[1], named_buffer(s->q[1], "hangs"));
