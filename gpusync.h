@@ -143,7 +143,7 @@
    be in progress, or begin, except in its own callbacks (not `destroyed`): the program ensures this, as with free(),
    also for the calls that destroy later. (A second destroy may return ERROR_DESTROYED, which helps to find such faults;
    do not rely on it.) In those callbacks questions are answered, and what would change the object returns
-   ERROR_DESTROYED (a discard: ERROR_UNKNOWN_BUFFER). A thread that has waited for the end or value of a commit,
+   ERROR_DESTROYED; open command buffers stay valid until the callback that runs has returned. A thread that has waited for the end or value of a commit,
    submission or signal may destroy before that call has returned: the call keeps what it uses. Destroy waits for a
    callback of its own object that runs: while you call destroy, hold no lock that a callback acquires.
 
@@ -153,7 +153,7 @@
    callbacks. A callback may not change fibers: gpusync knows it by its thread, and has an autorelease pool around it.
 
    Hooks and log. yield, park, unpark, log and notify may call nothing that waits or runs callbacks, and no destroy but
-   a _later. Every call that is not inline may call unpark for other threads, log, notify, and trace: in such a call
+   a _later. (In log these return ERROR_WOULD_DEADLOCK, as in a callback: an exit() there may run destructors.) Every call that is not inline may call unpark for other threads, log, notify, and trace: in such a call
    hold no lock that they acquire, nor one that a completed handler of the program acquires: Metal may run the handlers
    of a command buffer that never ran, as it releases the buffer (assumed). log and notify may run on several threads at
    once, and must return soon. A log line about an object may come after its destroy has returned. gpusync has no
@@ -2309,16 +2309,30 @@ static void gpusync__make_plain(char *text)
     }
 }
 
-static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(const gpusync_device *dev,
-                                                                       gpusync_log_level level, const char *format, ...)
+static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
+                                bool in_turn, uint64_t now);
+static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
+                                   gpusync__after *after);
+
+/* The thread counts as one that runs a callback meanwhile: a destructor that an exit() in the log runs may wait. */
+static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
+                                                                       const char *format, ...)
 {
     char text[768];
+    gpusync__caller self;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     gpusync__make_plain(text);
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(dev);
+    gpusync__caller_add(dev, NULL, 0, &self, false, now);
+    gpusync__unlock(dev);
     (dev->log)(dev->log_user, level, text); /* log is a macro in <tgmath.h> */
+    gpusync__lock(dev);
+    gpusync__caller_remove(dev, NULL, &self, NULL);
+    gpusync__unlock(dev);
 }
 
 /* The name of a target, in the texts for people. */
@@ -2336,7 +2350,7 @@ static const char *gpusync__name(const gpusync__target *t, char name[96])
 /* Tells of a command buffer that failed. */
 GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
 {
-    const gpusync_device *dev = w->queue->target.device;
+    gpusync_device *dev = w->queue->target.device;
     gpusync_error error;
     char name[96];
     gpusync__describe(w, &error);
@@ -2351,7 +2365,7 @@ GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
 }
 
 /* Tells of the loss of the device, once. */
-GPUSYNC__APART void gpusync__log_loss(const gpusync_device *dev)
+GPUSYNC__APART void gpusync__log_loss(gpusync_device *dev)
 {
     bool revoked = dev->lost == GPUSYNC_FAILURE_ACCESS_REVOKED;
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "the device is lost: %s. New work is refused; %s",
@@ -5118,8 +5132,8 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     if (result != GPUSYNC_OK)
         return result;
     bool runs = GPUSYNC__LOAD(&t->head.completed) < goal.number && gpusync__look(queue, goal.number);
-    if (!runs && GPUSYNC__LOAD(&t->head.completed) < goal.number)
-        gpusync__look_around(t->device); /* it waits for work or values of others */
+    if (GPUSYNC__LOAD(&t->head.completed) < goal.number && gpusync__look_around(t->device))
+        runs = false; /* it may wait, on the GPU too, for work or values of others, which that has found */
     /* `completed` is read last: when AHEAD is cleared it has risen. */
     if (runs && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number)
         return GPUSYNC_NOT_READY;
@@ -5205,6 +5219,8 @@ static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, u
     GPUSYNC__STORE(&dev->running, dev->running + 1);
 }
 
+static void gpusync__drop_all_open(gpusync__target *t, gpusync__after *after);
+
 /* It has run it. */
 static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
                                    gpusync__after *after)
@@ -5214,8 +5230,10 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, cons
         at = &(*at)->next;
     *at = self->next;
     GPUSYNC__STORE(&dev->running, dev->running - 1);
-    if (t)
-        gpusync__take_some(t, 0, 0, GPUSYNC__SLEEPERS, after); /* a destroy */
+    if (!t)
+        return;
+    gpusync__drop_all_open(t, after);
+    gpusync__take_some(t, 0, 0, GPUSYNC__SLEEPERS, after); /* a destroy */
 }
 
 /* Takes the first callback that is due, of one target or of any (NULL), for this thread to run. NULL: there is none, or
@@ -5916,13 +5934,13 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
 {
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_result result = behind ? gpusync__check_foreign(queue, behind) : GPUSYNC_OK;
     if (queue->metal4)
         return GPUSYNC_ERROR_UNSUPPORTED;
+    gpusync_result result = gpusync__refuses(queue, true);
+    if (result == GPUSYNC_OK && behind)
+        result = gpusync__check_foreign(queue, behind);
     if (result == GPUSYNC_OK && behind && gpusync__status(behind) < GPUSYNC__STATUS_COMMITTED)
         result = GPUSYNC_ERROR_NOT_COMMITTED;
-    if (result == GPUSYNC_OK)
-        result = gpusync__refuses(queue, true);
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__work_new(queue, NULL, 2) : NULL;
     if (!w)
         return result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
@@ -6077,9 +6095,11 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     bool opened = false;
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q->metal4 || !gpusync__fits(q, buffer))
+    if (q->metal4)
         return GPUSYNC_ERROR_UNSUPPORTED;
-    gpusync_result result = gpusync__refuses(q, true);
+    gpusync_result result = gpusync__refuses(q, true); /* before a message: a destroy may release the buffer */
+    if (result == GPUSYNC_OK && !gpusync__fits(q, buffer))
+        result = GPUSYNC_ERROR_UNSUPPORTED;
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__open_of(q, buffer, &opened, &result) : NULL;
     if (!w)
         return result;
@@ -6231,6 +6251,9 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (queue->metal4)
         return gpusync__commit4(queue, command_buffer, ticket);
+    gpusync_result refused = gpusync__refuses(queue, false); /* before a message: a destroy may release the buffer */
+    if (refused != GPUSYNC_OK)
+        return refused;
     if (!gpusync__fits(queue, command_buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
     unsigned long status = gpusync__status(command_buffer);
@@ -6446,6 +6469,15 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
                               run them (gpusync__close); then gpusync__tell_gone tells of the end of a destroy_later
      memory                   goes with the last reference: gpusync__target_free */
 
+/* Drops the open work of a closed queue, but not while a callback of the queue runs: it may be encoding. */
+static void gpusync__drop_all_open(gpusync__target *t, gpusync__after *after)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    bool drops = t->kind == GPUSYNC__QUEUE && t->alert & GPUSYNC__CLOSED && !gpusync__runs(t);
+    while (drops && q->open.next->work)
+        gpusync__drop_open(q, q->open.next->work, after);
+}
+
 /* Closes the target. later: what tells of its end, or NULL. False: it was closed already. */
 static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
 {
@@ -6457,9 +6489,8 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
         gpusync__alarm(t, GPUSYNC__CLOSED);
         gpusync__take_some(t, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__ALL_KINDS, &after);
     }
-    while (q && q->open.next->work)
-        gpusync__drop_open(q, q->open.next->work, &after);
     if (q) {
+        gpusync__drop_all_open(t, &after);
         gpusync__rouse_all(&q->rooms, &after);
         gpusync__stir_held(q);
     }
@@ -7184,7 +7215,10 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
                        gpusync_failure_string((gpusync_failure)dev->lost));
     for (const gpusync__caller *c = dev->callers; c; c = c->next) {
         bool compiles = c->target && c->target->kind == GPUSYNC__WARMUP;
-        const char *kind = compiles ? "compilation" : c->number ? "callback or release" : "callback or `destroyed`";
+        const char *kind = compiles    ? "compilation"
+                           : c->number ? "callback or release"
+                           : c->target ? "callback or `destroyed`"
+                                       : "call of `destroyed` or of the log";
         gpusync__write(&out, "\n  a %s", kind);
         if (c->target)
             gpusync__write_point(&out, " of", c->target, c->number);

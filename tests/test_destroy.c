@@ -404,6 +404,40 @@ without_stage(test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it)
     }
 }
 
+/* A callback has made a buffer, and encodes into it, as another thread destroys the queue. */
+static void encode_into_a_closed_queue(void *user, gpusync_result result, const gpusync_error *error)
+{
+    closed *c = (closed *)user;
+    gpusync_ticket ticket = 77;
+    void *buffer, *other;
+    must_say(OK, gpusync_command_buffer_create(c->queue, NULL, 0, &buffer));
+    PUT(&c->calls, 1u);
+    while ((result = gpusync_command_buffer_create(c->queue, NULL, 0, &other)) == GPUSYNC_OK)
+        must_say(OK, gpusync_command_buffer_discard(c->queue, other));
+    must_be(result, GPUSYNC_ERROR_DESTROYED, "create");
+    mark(c->s, buffer, 1);
+    must_say(ERROR_DESTROYED, gpusync_encode_signal(c->queue, buffer, at(c->s->t[0], 1)));
+    must_say(ERROR_DESTROYED, gpusync_commit(c->queue, buffer, &ticket));
+    must(ticket == 77, "a refused call has written the ticket");
+}
+
+without_stage(test_R20_a_callback_may_use_the_buffer_that_it_has_made_beside_a_destroy)
+{
+    for (size_t i = 0; i < LENGTH(ends); i++) {
+        stage s;
+        job end = {0};
+        stage_open(&s, &(stage_desc){.timelines = 1, .device = threads});
+        closed c = {.s = &s, .queue = taken(&s, 0)};
+        mark(&s, new_buffer(c.queue), 0); /* makes the pipeline */
+        assert_ok(gpusync_on_done(ticket_at(c.queue, 0), encode_into_a_closed_queue, &c));
+        while (!GET(&c.calls))
+            sched_yield();
+        job_call(&end, ends[i], c.queue);
+        assert_ok(job_end(&end));
+        stage_close(&s);
+    }
+}
+
 /* -- gpusync_queue_abandon ---------------------------------------------------------------------------------------- */
 
 typedef struct witness {

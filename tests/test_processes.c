@@ -263,6 +263,19 @@ static void let_go(void)
     for (unsigned i = 0; i < HUNG; i++) softmetal_unhang(hung[i]);
 }
 
+static void leave_in_log(void *user, gpusync_log_level level, const char *text)
+{
+    exit(STATUS);
+}
+
+/* It would wait for the handler that is in the log. */
+static void destroy_in_log(void)
+{
+    CHECK(gpusync_queue_destroy(g.q[3]) == GPUSYNC_ERROR_WOULD_DEADLOCK);
+    CHECK(gpusync_wait(g.q[0], 1, GPUSYNC_FOREVER, NULL) == GPUSYNC_ERROR_WOULD_DEADLOCK);
+    CHECK(gpusync_device_destroy(g.device) == GPUSYNC_ERROR_WOULD_DEADLOCK);
+}
+
 static void end_during_exit(void)
 {
     let_go();
@@ -300,7 +313,9 @@ static void get_into(const char *situation)
                              .mixed = true,
                              .queues = 4,
                              .timelines = 1,
-                             .device.log = strcmp(situation, "handler") ? NULL : stay_in_log};
+                             .device.log = strcmp(situation, "handler") == 0 ? stay_in_log
+                                           : strcmp(situation, "log") == 0   ? leave_in_log
+                                                                             : NULL};
     stage_open(&g, &desc);
     for (unsigned i = 0; i < HUNG; i++) {
         softmetal_hang(hung[i] = metal_retain(new_buffer(g.q[i])));
@@ -309,6 +324,7 @@ static void get_into(const char *situation)
     commit(g.q[1], waiting(g.q[1], ticket_at(g.q[0], 1)));
     new_buffer(g.q[3]);
     if (desc.device.log) {
+        at_the_end = desc.device.log == leave_in_log ? destroy_in_log : NULL;
         commit_failing(g.q[3], SOFTMETAL_PAGE_FAULT);
         await(&began);
     } else if (strcmp(situation, "callback") == 0) {
@@ -591,6 +607,7 @@ int main(int count, char **arguments)
         LEAVES("test_a_process_leaves_with_callbacks_due", "due"),
         LEAVES("test_a_process_leaves_while_a_callback_runs", "callback"),
         LEAVES("test_a_process_leaves_while_a_handler_runs", "handler"),
+        LEAVES("test_a_process_leaves_in_its_log", "log"),
         LEAVES("test_a_process_leaves_and_work_ends_meanwhile", "ends"),
         LEAVES("test_a_process_leaves_and_abandoned_work_ends_meanwhile", "abandoned"),
         cmocka_unit_test(test_behind_a_stop_limits_hold_and_nothing_is_lost),

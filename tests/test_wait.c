@@ -1152,6 +1152,24 @@ without_stage(test_R24_polls_and_short_waits_find_trouble_elsewhere)
     each_place(waits_of_49_ms_behind_trouble);
 }
 
+/* The GPU waits for what only the host can end: the first work has failed, and nothing has told of that. */
+on_world_with(test_R24_a_poll_of_work_that_runs_finds_trouble_elsewhere, .queues = 2, .timelines = 1)
+{
+    void *first = signalling(s->q[1], at(s->t[0], 1)), *second = waiting(s->q[0], at(s->t[0], 1));
+    softmetal_fail_as(first, SOFTMETAL_HANG, NULL);
+    commit(s->q[1], first);
+    gpusync_ticket ticket = commit(s->q[0], second);
+    softmetal_complete(first);
+    softmetal_schedule(second);
+    for (unsigned i = 0; i <= 50 && softmetal_what_is_due(second) != SOFTMETAL_COMPLETE_DUE; i++) {
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        PUT(&world.now, world_now() + MS(1));
+    }
+    assert_int_equal(softmetal_what_is_due(second), SOFTMETAL_COMPLETE_DUE);
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
 /* A loop that polls sends Metal few messages: a poll looks at the rest of the device once in 50 ms, however often it is
    asked. */
 on_world_with(test_R24_polls_look_at_the_whole_device_once_in_50_ms, .queues = 2, .timelines = 1)
