@@ -1790,7 +1790,7 @@ typedef struct gpusync__work {
     /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
        then the program's. With Metal 4 MTL4CommitOptions come before these. */
     void **buffers;
-    gpusync__link **links_end, **waits_end; /* waits_end: behind a submission's own waits */
+    gpusync__link **links_end;
     uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace, report it. Atomic */
     struct gpusync__work *next_dead;   /* of a list `dead` */
     struct gpusync__work *next_traced; /* of a list `settled` */
@@ -1803,7 +1803,6 @@ typedef struct gpusync__work {
     uint64_t ticket;
     gpusync__link *links;        /* in the order in which they were added */
     gpusync__link *late;         /* those from here on are encoded into the last command buffer as it is sent */
-    struct gpusync__work *parts; /* open work of its command buffers that a submission has taken over, by `next` */
     struct gpusync__work
         *yields;           /* while `turn` is listed: the held work that is to signal first. NULL: other work is */
     gpusync_error *error;  /* the text of Metal's failure, or NULL: there was no memory for it */
@@ -1819,7 +1818,7 @@ typedef struct gpusync__work {
     bool unordered, submitted, marker;
     bool by_host;      /* the host makes the points that are added, in place of the GPU */
     bool encodes;      /* a wait of its own is for the GPU */
-    bool enqueued;     /* has a place in Metal's queue already, and cannot be held */
+    bool pointed;      /* a wait or signal was encoded into its buffer, or had not to be */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
     bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
@@ -2661,8 +2660,6 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
     return w;
 }
 
-static void gpusync__work_unref(gpusync__work *w); /* of parts */
-
 /* The last reference of work is gone. */
 static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
 {
@@ -2677,11 +2674,6 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
         gpusync__unref(link->target);
         if (link->boxed)
             GPUSYNC_FREE(link);
-    }
-    for (gpusync__work *part = w->parts, *next; part; part = next) {
-        next = part->next;
-        part->links = NULL; /* they were the submission's; those in the part's own memory go with it */
-        gpusync__work_unref(part);
     }
     if (w->buffers != w->few_buffers)
         GPUSYNC_FREE(w->buffers);
@@ -2929,7 +2921,17 @@ static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
     gpusync__take_some(link->target, link->entry.number, link->entry.number, GPUSYNC__TURNS, after);
 }
 
-/* Drops the list's reference to work with which nothing is left to do. */
+/* Drops the list's reference to work. The last one has it freed, without the lock. */
+static void gpusync__bury(gpusync__work *w, gpusync__after *after)
+{
+    if (GPUSYNC__SUB(&w->refs, 1) != 1)
+        return;
+    w->next_dead = after->dead;
+    after->dead = w;
+    after->more = true;
+}
+
+/* Takes work off its queue with which nothing is left to do. */
 static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     if (w->state != GPUSYNC__PUBLISHED || w->running || w->listed || w->stirring.next)
@@ -2940,11 +2942,7 @@ static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *a
     }
     *w->at = w->next;
     *(w->next ? &w->next->at : &q->end) = w->at;
-    if (GPUSYNC__SUB(&w->refs, 1) != 1)
-        return;
-    w->next_dead = after->dead; /* to free without the lock */
-    after->dead = w;
-    after->more = true;
+    gpusync__bury(w, after);
 }
 
 /* Takes a signal off its timeline. */
@@ -3445,13 +3443,12 @@ static bool gpusync__yields_to(const gpusync__work *other, const gpusync__work *
 
 /* Whether the GPU makes both signals, in this order, or the work waits for the lower value, or a higher one, before it
    signals. The GPU does not make those of work that failed, perhaps in a wait for a lower value: an order_only timeline
-   still rises then, any other fails with that work. Enqueued work may stand in front of the other. */
+   still rises then, any other fails with that work. */
 static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *signal, const gpusync__link *lower)
 {
     const gpusync__work *other = lower->entry.work;
     bool makes = other->result == GPUSYNC_OK || !gpusync__timeline_of(signal->target)->order_only;
-    if (makes && signal->encoded && lower->encoded && other->queue == w->queue && !w->unordered && !other->unordered &&
-        !w->enqueued)
+    if (makes && signal->encoded && lower->encoded && other->queue == w->queue && !w->unordered && !other->unordered)
         return true;
     const gpusync__link *wait = w->links;
     while (wait != signal &&
@@ -3504,10 +3501,8 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     int stands = gpusync__stands(link->target, link->entry.number, NULL);
     if (stands != GPUSYNC__NOT_YET || link->target->kind == GPUSYNC__QUEUE)
         return stands;
-    if (link->encoded && (t->outside || (t->coming >= link->entry.number && !w->enqueued)))
+    if (link->encoded && (t->outside || t->coming >= link->entry.number))
         return GPUSYNC__WELL;
-    if (w->enqueued) /* it may stand in front of the work that signals, and the GPU would wait for ever */
-        return GPUSYNC__NOT_YET;
     const gpusync__entry *top = t->promised.prev;
     while (top->work == w) /* its own signals come behind its waits */
         top = top->prev;
@@ -3518,8 +3513,7 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     return GPUSYNC__BADLY;
 }
 
-/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. Enqueued work whose
-   wait has failed goes all the same, so its signals are judged, too. */
+/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
 static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     int result = GPUSYNC__WELL;
@@ -3532,9 +3526,9 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         return GPUSYNC__BADLY;
     for (const gpusync__link *link = w->links; link; link = link->next) {
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
-        if (may == GPUSYNC__BADLY && !w->enqueued)
+        if (may == GPUSYNC__BADLY)
             return may;
-        if (may != GPUSYNC__WELL && result != GPUSYNC__NOT_YET)
+        if (may == GPUSYNC__NOT_YET)
             result = may;
     }
     for (const gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
@@ -3727,7 +3721,7 @@ static __attribute__((__noinline__)) void gpusync__send_links(gpusync_queue *q, 
             gpusync__unlist(&link->entry);
         else if (link->entry.next)
             gpusync__send_signal(link, after);
-        if (link->target->kind == GPUSYNC__QUEUE && !w->enqueued)
+        if (link->target->kind == GPUSYNC__QUEUE)
             link->entry.number = 0; /* the ticket has ended well, and newer ones may push its record out */
     }
     if (q->metal4)
@@ -5425,11 +5419,11 @@ static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buf
     return e->work;
 }
 
-/* Lists work as open. It keeps its number if its commit was refused. */
+/* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    w->place.number = w->place.number ? w->place.number : ++q->opened;
-    gpusync__insert(&q->open, &w->place);
+    w->place.number = ++q->opened;
+    gpusync__put(q->open.prev, &w->place);
 }
 
 /* Takes a place for a command buffer, and waits for it. */
@@ -5460,10 +5454,7 @@ static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__afte
     if (q->sticks)
         gpusync__fail_signals(w, &q->stuck, after);
     for (gpusync__link *link = w->links; link; link = link->next) {
-        if (!link->signal)
-            continue;
-        gpusync__timeline_of(link->target)->shared |= w->enqueued; /* the program may commit the buffer itself */
-        if (!q->sticks)
+        if (link->signal && !q->sticks)
             gpusync__withdraw(link, after);
     }
     w->next = q->first;
@@ -5659,7 +5650,7 @@ static gpusync_result gpusync__accept(const gpusync_queue *q, const gpusync__wor
 {
     gpusync_result result = gpusync__refuses(q, w->marker);
     for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
-        if (link->signal && !(w->enqueued && link->target->alert & GPUSYNC__FAILED)) /* it runs all the same */
+        if (link->signal)
             result = gpusync__accept_signal(w, link);
     return result;
 }
@@ -5672,17 +5663,6 @@ static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
             if (w->buffers[i] == buffer)
                 return true;
     return false;
-}
-
-/* Takes off what judging work has listed, and the signals of a submission. */
-static void gpusync__unlist_links(gpusync__work *w, gpusync__after *after)
-{
-    gpusync__unlist(&w->turn);
-    for (gpusync__link *link = w->links; link; link = link->next)
-        if (!link->signal)
-            gpusync__unlist(&link->entry);
-        else if (w->submitted)
-            gpusync__withdraw(link, after);
 }
 
 /* Puts work behind all that the queue has, and gives it the next ticket. */
@@ -5715,10 +5695,8 @@ static void gpusync__hold(gpusync_queue *q, gpusync__work *w, int may, gpusync__
         gpusync__let_others_by(w, after); /* of open work: it is committed now */
 }
 
-/* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. False: it would have to be
-   held, and is enqueued. Enqueued work that could never go is sent all the same: its place in Metal's queue is taken,
-   and its ticket fails. */
-static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback *c, uint64_t now,
+/* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. */
+static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback *c, uint64_t now,
                            gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next)
@@ -5727,104 +5705,73 @@ static bool gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     int may = q->held && !w->unordered ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
     if (may == GPUSYNC__WELL && w->links)
         may = gpusync__judge(q, w, after);
-    if (w->enqueued && may == GPUSYNC__NOT_YET)
-        return false;
     w->since_ns = now ? now : w->since_ns;
     gpusync__line_up(q, w);
     if (c) {
         gpusync__keep(&q->target);
         gpusync__post(c, &q->target, w->ticket, after);
     }
-    if (may == GPUSYNC__WELL || w->enqueued)
+    if (may == GPUSYNC__WELL)
         gpusync__set_out(q, w, after);
     else
         gpusync__hold(q, w, may, after);
-    return true;
 }
 
-/* Takes over the open work of a submission's command buffer: its room, and its links, behind the submission's own
-   waits. */
-static void gpusync__take_over(gpusync__work *w, gpusync__work *part)
+/* Finds the open work of a submission's command buffers: *parts, by `next`. Nothing has changed. Under both locks. */
+static gpusync_result gpusync__find_parts(const gpusync__work *w, gpusync__work **parts)
 {
-    gpusync__unlist(&part->place);
-    part->room = 0;
-    w->room++;
-    part->next = w->parts;
-    w->parts = part;
-    for (gpusync__link *link = part->links; link; link = link->next)
-        link->entry.work = w;
-    w->listed += part->listed;
-    if (!w->label[0])
-        memcpy(w->label, part->label, sizeof w->label);
-    if (!part->links)
-        return;
-    *part->links_end = *w->waits_end;
-    *w->waits_end = part->links;
-}
-
-/* Gives back the open work that was taken over last. */
-static void gpusync__give_back(gpusync__work *w)
-{
-    gpusync__work *part = w->parts;
-    w->parts = part->next;
-    if (part->links) {
-        *w->waits_end = *part->links_end;
-        *part->links_end = NULL;
-    }
-    for (gpusync__link *link = part->links; link; link = link->next) {
-        link->entry.work = part;
-        if (!link->signal)
-            gpusync__unlist(&link->entry);
-    }
-    w->listed -= part->listed;
-    w->room--;
-    part->room = 1;
-    gpusync__open(w->queue, part);
-}
-
-/* Counts the room of a submission's command buffers, and takes over their open work, the last first: the links come to
-   stand in the order of the buffers. Under both locks. */
-static gpusync_result gpusync__join(gpusync__work *w)
-{
-    gpusync_queue *q = w->queue;
-    if (q->metal4 && w->given) { /* the ticket has one place for all */
-        if (!gpusync__has_room(q))
-            return GPUSYNC_ERROR_QUEUE_FULL;
-        w->room = 1;
-        q->room++;
-    }
-    for (uint32_t i = w->first + w->given; i-- > w->first;) {
-        gpusync__work *part = q->metal4 ? NULL : gpusync__find_open(q, w->buffers[i]);
+    const gpusync_queue *q = w->queue;
+    if (q->metal4)
+        return w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
+    for (uint32_t i = w->first; i < w->count; i++) {
+        gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
+        if (part && part->pointed)
+            return GPUSYNC_ERROR_INVALID_ARGUMENT;
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
-        if (part) {
-            gpusync__take_over(w, part);
-        } else if (!q->metal4) {
-            w->room++;
-            q->room++; /* Metal has counted it, and never asks */
-        }
+        if (!part)
+            continue;
+        part->next = *parts;
+        *parts = part;
     }
     return GPUSYNC_OK;
 }
 
-/* Enters work, if its queue takes it. open: it was open. Under both locks. */
-static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, bool open, gpusync__callback *c,
+/* Counts the room of a submission's command buffers. The open work of some gives its own. */
+static void gpusync__join(gpusync__work *w, gpusync__work *parts, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    uint32_t places = q->metal4 && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
+    w->room += places;
+    q->room += places;
+    for (gpusync__work *part = parts, *next; part; part = next) {
+        next = part->next;
+        gpusync__unlist(&part->place);
+        q->room -= part->room;
+        part->room = 0;
+        if (!w->label[0])
+            memcpy(w->label, part->label, sizeof w->label);
+        gpusync__bury(part, after);
+    }
+}
+
+/* Enters work, if its queue takes it. enqueued: it has a place in Metal's queue, so it cannot be held. Under both
+   locks. */
+static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, bool enqueued, gpusync__callback *c,
                                          uint64_t now, gpusync__after *after)
 {
-    gpusync_result result = w->submitted ? gpusync__join(w) : GPUSYNC_OK;
+    gpusync__work *parts = NULL;
+    gpusync_result result = w->submitted ? gpusync__find_parts(w, &parts) : GPUSYNC_OK;
     if (result == GPUSYNC_OK)
         result = gpusync__accept(q, w);
-    if (result == GPUSYNC_OK) {
-        gpusync__unlist(&w->place);
-        if (gpusync__admit(q, w, c, now, after))
-            return result;
+    if (result == GPUSYNC_OK && enqueued && (w->pointed || q->held))
         result = GPUSYNC_ERROR_ENQUEUED;
-        if (open)
-            gpusync__open(q, w);
-    }
-    while (w->parts)
-        gpusync__give_back(w);
-    gpusync__unlist_links(w, after);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (w->submitted)
+        gpusync__join(w, parts, after);
+    gpusync__unlist(&w->place);
+    gpusync__admit(q, w, c, now, after);
     return result;
 }
 
@@ -5867,15 +5814,13 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
-    bool open = !w && (w = gpusync__find_open(q, buffer)) != NULL;
+    w = w ? w : gpusync__find_open(q, buffer);
     if (!w && gpusync__is_held(q, buffer))
         result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     else if (!w)
         w = foreign = gpusync__bring(q, buffer, now, &result);
-    if (w) {
-        w->enqueued |= enqueued;
-        result = gpusync__try_enter(q, w, open, c, now, &after);
-    }
+    if (w)
+        result = gpusync__try_enter(q, w, enqueued, c, now, &after);
     bool enters = result == GPUSYNC_OK;
     uint8_t state = enters ? w->state : (uint8_t)GPUSYNC__OPEN;
     bool moves = dev->stirred.next != &dev->stirred || after.more;
@@ -6076,17 +6021,16 @@ static gpusync__work *gpusync__open_foreign(gpusync_queue *q, void *buffer, gpus
    none. */
 static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *opened, gpusync_result *result)
 {
+    unsigned long status = gpusync__status(buffer);
+    if (status != GPUSYNC__STATUS_NOT_ENQUEUED) {
+        *result = status < GPUSYNC__STATUS_COMMITTED ? GPUSYNC_ERROR_ENQUEUED : GPUSYNC_ERROR_ALREADY_COMMITTED;
+        return NULL;
+    }
     gpusync__lock(q->target.device);
     gpusync__work *w = gpusync__find_open(q, buffer);
     gpusync__unlock(q->target.device);
     *opened = !w;
-    if (w)
-        return w;
-    if (gpusync__status(buffer) >= GPUSYNC__STATUS_COMMITTED)
-        *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
-    else
-        w = gpusync__open_foreign(q, buffer, result);
-    return w;
+    return w ? w : gpusync__open_foreign(q, buffer, result);
 }
 
 /* Opens the buffer, if it is not open, adds the wait or signal to its work, and encodes it. */
@@ -6110,7 +6054,9 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     result = gpusync__add_link(w, point, signal);
     if (result == GPUSYNC_OK && *added && (*added)->encoded)
         gpusync__encode(buffer, *added);
-    if (result != GPUSYNC_OK && opened)
+    if (result == GPUSYNC_OK)
+        w->pointed = true;
+    else if (opened)
         gpusync_command_buffer_discard(q, buffer);
     return result;
 }
@@ -6128,8 +6074,7 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 /* -------------------------------------------------------------------------------- >>submit --
    A submission is work like any other. Its own waits stand in a command buffer in front of the program's. Its signals
    are encoded into the last of these when it is sent: a refused submission changes nothing. (Without command buffers of
-   the program all its points stand in gpusync's.) It takes over the open work of the program's buffers when it enters,
-   and gives that back if it is refused. */
+   the program all its points stand in gpusync's.) It takes the place of the open work of the program's buffers. */
 
 /* Adds waits or signals. */
 static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_point *points, size_t count, bool signal)
@@ -6153,13 +6098,8 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     if (result != GPUSYNC_OK)
         return result;
     unsigned long status = q->metal4 ? GPUSYNC__STATUS_NOT_ENQUEUED : gpusync__status(buffer);
-    if (status >= GPUSYNC__STATUS_COMMITTED)
-        return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
-    void *last = w->count ? w->buffers[w->count - 1] : NULL;
-    if (enqueued && w->count && gpusync__status(last) == GPUSYNC__STATUS_NOT_ENQUEUED)
-        return GPUSYNC_ERROR_ENQUEUED; /* Metal would run it first. nil is gpusync's own, for the waits */
-    w->enqueued |= enqueued;
+    if (status != GPUSYNC__STATUS_NOT_ENQUEUED)
+        return status < GPUSYNC__STATUS_COMMITTED ? GPUSYNC_ERROR_ENQUEUED : GPUSYNC_ERROR_ALREADY_COMMITTED;
     w->buffers[w->count++] = gpusync__retain(buffer);
     return GPUSYNC_OK;
 }
@@ -6178,7 +6118,7 @@ static gpusync_result gpusync__add_own(gpusync__work *w)
     return GPUSYNC_OK;
 }
 
-/* Puts a submission together. The points of parts are encoded already, and join later. */
+/* Puts a submission together. */
 static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submission *s)
 {
     w->submitted = true;
@@ -6190,17 +6130,15 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     gpusync_result result = s->wait_count ? gpusync__add_links(w, s->wait_points, s->wait_count, false) : GPUSYNC_OK;
     bool signals_alone = s->signal_count && !w->given && !w->by_host; /* in gpusync's own command buffer */
     bool own = metal4 ? w->given != 0 : w->encodes || signals_alone;
-    w->waits_end = w->links_end;
+    gpusync__link **signals = w->links_end;
     w->buffers[0] = NULL;
     w->first = w->count = own;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
-    if (w->enqueued && w->given > 1) /* Metal's order of them is not known, and so none to be the last */
-        w->by_host = true;
     if (result == GPUSYNC_OK && s->signal_count)
         result = gpusync__add_links(w, s->signal_points, s->signal_count, true);
     if (w->given)
-        w->late = *w->waits_end;
+        w->late = *signals;
     if (result == GPUSYNC_OK && (!w->given || (own && !metal4)))
         result = gpusync__reserve(w, own && !metal4);
     if (result == GPUSYNC_OK && own)
@@ -7006,7 +6944,7 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
 static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
 {
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
-    bool hosts = w->state != GPUSYNC__SENT && (w->state != GPUSYNC__OPEN || w->enqueued); /* its commit was refused */
+    bool hosts = w->state != GPUSYNC__SENT && w->state != GPUSYNC__OPEN;
     const gpusync__link *lower = hosts ? gpusync__blocker(w, link) : NULL;
     const char *verb = lower ? "; cannot signal" : late ? "; can no longer signal" : "; is to signal";
     gpusync__write_point(out, verb, link->target, link->entry.number);
