@@ -940,8 +940,8 @@ typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
         command buffer of gpusync's in front, the signals at the end of the last command buffer (of several enqueued
         ones the host signals): where these and the others share no tracked resource, Metal may run the work before a
         wait ends, and signal before all has ended. */
-    GPUSYNC_SUBMIT_HOST_SYNC = 2,
-    GPUSYNC_SUBMIT_UNORDERED = 4 /**< Passes held work; while it is held, no work queues up behind it (sentence 3). */
+    GPUSYNC_SUBMIT_UNORDERED = 4, /**< Passes held work; while it is held, no work queues up behind it (sentence 3). */
+    GPUSYNC_SUBMIT_ON_GPU = 8
 } gpusync_submit_flags;
 
 /** Work between waits and signals. */
@@ -1768,11 +1768,11 @@ typedef struct gpusync__link {
     gpusync__entry entry;       /* first: of a wait that is not over, on its target; of a signal, on its timeline */
     struct gpusync__link *next; /* of the work */
     gpusync__target *target;    /* with a reference */
+    uint64_t behind;            /* the lower value of its timeline that the GPU waits for before it signals; 0: none */
     bool signal;
     bool encoded; /* the GPU waits or signals, not the host */
     bool crossed; /* the host has written the event while the GPU was to signal this: it writes this value, too */
     bool boxed;   /* memory of its own */
-    bool awaited; /* held work has its `turn` listed for this signal, which Metal does not have yet */
 } gpusync__link;
 
 /* The states of work. OPEN: no ticket yet. HELD: Metal does not have it. SENT: Metal has it. ENDED: its command buffers
@@ -1802,9 +1802,6 @@ typedef struct gpusync__work {
     gpusync__link few_links[GPUSYNC__FEW];
     uint64_t ticket;
     gpusync__link *links;        /* in the order in which they were added */
-    gpusync__link *late;         /* those from here on are encoded into the last command buffer as it is sent */
-    struct gpusync__work
-        *yields;           /* while `turn` is listed: the held work that is to signal first. NULL: other work is */
     gpusync_error *error;  /* the text of Metal's failure, or NULL: there was no memory for it */
     const char *why;       /* of a failure of gpusync's own */
     gpusync_result result; /* how the work itself has ended, without what it waits for */
@@ -1824,9 +1821,7 @@ typedef struct gpusync__work {
     bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
     uint64_t since_ns; /* when it was opened, then got its ticket, then was sent, then ended on the GPU */
     double gpu_start, gpu_end;
-    /* Of work that is held for the order of values, on that timeline. Of work with signals that Metal 4 has, on the
-       queue's timeline `passed`. */
-    gpusync__entry turn;
+    gpusync__entry turn; /* of work with signals that Metal 4 has, on the queue's timeline `passed` */
     char label[64];
 } gpusync__work;
 
@@ -1904,8 +1899,7 @@ struct gpusync_timeline {
     gpusync__target target; /* first */
     void *event;
     uint64_t base;           /* event value = value + base */
-    gpusync__entry promised; /* the ring of links that are to signal, by value: up to `sent` those of sent work, above
-                               that those of work that Metal does not have: invariant 6 */
+    gpusync__entry promised; /* the ring of signals of committed work, by value: invariant 6 */
     uint64_t sent;           /* the highest signal that was sent, by Metal or the host: new ones are above */
     uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
     uint64_t shown;          /* the most that the event has shown beyond what was reached then */
@@ -2874,7 +2868,7 @@ static inline void gpusync__wake(gpusync__target *t, uint64_t number, gpusync__a
         gpusync__take(e, after);
 }
 
-enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__TURNS = 8, GPUSYNC__ALL_KINDS = 15 };
+enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__ALL_KINDS = 7 };
 
 /* Takes those of some kinds that wait for a number from low to high, in their order. */
 static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
@@ -2883,10 +2877,7 @@ static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, 
     while (e != ring && e->number >= low) /* most numbers are high */
         e = e->prev;
     for (e = e->next; e != ring && e->number <= high; e = next) {
-        int kind = e->sleeper            ? GPUSYNC__SLEEPERS
-                   : !e->work            ? GPUSYNC__CALLBACKS
-                   : e == &e->work->turn ? GPUSYNC__TURNS
-                                         : GPUSYNC__WORKS;
+        int kind = e->sleeper ? GPUSYNC__SLEEPERS : e->work ? GPUSYNC__WORKS : GPUSYNC__CALLBACKS;
         next = e->next;
         if (kind & kinds && e->number >= low)
             gpusync__take(e, after);
@@ -2907,18 +2898,15 @@ static bool gpusync__is_unsent(const gpusync__work *w)
 static gpusync__entry *gpusync__lowest_sent(const gpusync_timeline *t)
 {
     gpusync__entry *e = t->promised.next;
-    while (e->number <= t->sent && e->work && gpusync__is_unsent(e->work))
-        e = e->next; /* work that never runs, on an order_only timeline: the host is to signal */
-    return e == &t->promised || gpusync__is_unsent(e->work) ? NULL : e;
+    return !e->work || gpusync__is_unsent(e->work) ? NULL : e;
 }
 
-/* Lets held work go on that had its turn listed for this signal. */
-static void gpusync__let_by(gpusync__link *link, gpusync__after *after)
+/* Has held work judged whose signal stands right above this one, which it may have waited for. */
+static void gpusync__stir_above(const gpusync__link *link)
 {
-    if (!link->awaited)
-        return;
-    link->awaited = false;
-    gpusync__take_some(link->target, link->entry.number, link->entry.number, GPUSYNC__TURNS, after);
+    gpusync__work *w = link->entry.next->work;
+    if (w && w->state == GPUSYNC__HELD)
+        gpusync__stir(w);
 }
 
 /* Drops the list's reference to work. The last one has it freed, without the lock. */
@@ -2952,8 +2940,8 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     gpusync__work *w = link->entry.work;
     if (!link->entry.next)
         return;
+    gpusync__stir_above(link);
     gpusync__unlist(&link->entry);
-    gpusync__let_by(link, after);
     w->listed--;
     gpusync__arm_later(t, after);            /* other code may have signalled more */
     if (t->shown > t->target.head.completed) /* ended work may know better now: gpusync__is_brought */
@@ -2970,8 +2958,7 @@ static void gpusync__promise(gpusync__link *link)
     link->entry.work->listed++;
 }
 
-/* Takes off a signal that comes too late: a value that is not below was sent. Open work is refused at its commit, held
-   work ends when it is judged. */
+/* Takes off a signal of work that Metal does not have, and that comes too late: held work ends when it is judged. */
 static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
 {
     gpusync__work *w = link->entry.work;
@@ -2981,7 +2968,7 @@ static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
         return;
     gpusync__doom(
         w, GPUSYNC_ERROR_NOT_RISING,
-        "its value, or a higher one, was signalled while the work was held; give each queue a timeline of its own");
+        "the host, or other code, signalled its value, or a higher one, while the work was held");
     gpusync__stir(w);
 }
 
@@ -3029,26 +3016,21 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
     /* Signals that Metal does not have, and of settled work: there is nothing to raise any more. */
     for (gpusync__entry *e = t->promised.next, *next; e != &t->promised; e = next) {
         next = e->next;
+        if (e->work->state == GPUSYNC__HELD) /* for the order of values, perhaps */
+            gpusync__stir(e->work);
         if (gpusync__is_unsent(e->work) || e->work->state >= GPUSYNC__SETTLED)
             gpusync__withdraw(gpusync__link_of(e), after);
     }
     gpusync__wake(&t->target, UINT64_MAX, after);
 }
 
-/* Reaches the values of settled work that no lower signal of sent work stands before. Only on an order_only timeline
-   settled signals stand behind those of work that Metal does not have, which they overtake. */
+/* Reaches the values of settled work that no lower signal stands before. */
 static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
 {
     uint64_t value = 0;
     bool by_host = false;
-    for (gpusync__entry *e = t->promised.next, *next; e != &t->promised; e = next) {
+    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->work->state >= GPUSYNC__SETTLED;) {
         gpusync__link *link = gpusync__link_of(e);
-        bool settled = e->work->state >= GPUSYNC__SETTLED;
-        next = e->next;
-        if (!settled && t->order_only && gpusync__is_unsent(e->work))
-            continue;
-        if (!settled)
-            break;
         value = e->number;
         by_host |= !link->encoded || link->crossed || e->work->unsent || e->work->result != GPUSYNC_OK;
         gpusync__withdraw(link, after);
@@ -3374,7 +3356,7 @@ static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *
      ordered held work before it      gpusync__admit, gpusync__rejudge          gpusync__unhold
      a ticket, or a value that Metal  gpusync__judge_wait                       gpusync__take of its entry: by settle,
      is not about to bring                                                      wake, send_signal, withdraw
-     a lower signal of its timelines  gpusync__judge_signal, gpusync__blocker   gpusync__take of `turn`; gpusync__let_by
+     a lower signal of its timelines  gpusync__may_signal                       gpusync__stir_above
      it never goes                    gpusync__judge: BADLY                     gpusync__give_up
    That a queue closes, a failure sticks, or the device is lost, has all held work judged: gpusync__stir_held. Each of
    these stirs the work (gpusync__stir). gpusync__go_on judges it; if it may go it stands on its queue's list `ready`,
@@ -3385,7 +3367,6 @@ static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
 {
     q->held_count--;
     gpusync__unlist(&w->place);
-    gpusync__unlist(&w->turn);
     if (q->held != w)
         return;
     do
@@ -3395,20 +3376,11 @@ static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
         gpusync__stir(q->held);
 }
 
-/* Held work does not go now: what has its turn listed for its signals need not wait for it. */
-static void gpusync__let_others_by(gpusync__work *w, gpusync__after *after)
-{
-    for (gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal)
-            gpusync__let_by(link, after);
-}
-
 /* Ends work that will never run, or whose end nothing tells. */
 static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
 {
     if (w->state == GPUSYNC__HELD) {
         gpusync__unhold(w->queue, w);
-        gpusync__let_others_by(w, after);
         w->unsent = true; /* before gpusync__end, which leaves its room to its memory then */
     }
     w->unknown = w->state == GPUSYNC__SENT;
@@ -3416,82 +3388,42 @@ static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
     gpusync__stir(w);
 }
 
-/* Whether held work may go, but for other held work, which goes first. */
-static bool gpusync__yields(const gpusync__work *w)
+/* The next lower signal of other work, or the head of the ring. The link is on the ring of its timeline. */
+static const gpusync__entry *gpusync__lower(const gpusync__work *w, const gpusync__link *link)
 {
-    return w->turn.next && w->yields;
+    const gpusync__entry *lower = link->entry.prev;
+    while (lower->work == w)
+        lower = lower->prev;
+    return lower;
 }
 
-/* Whether held work is ready, or goes behind other work that is, or is about to be judged and may become so. */
-static bool gpusync__may_be_ready(const gpusync__work *w)
+/* Whether the signal may go to Metal, as far as lower ones of its timeline are concerned. A look at the next lower one
+   is enough: below a signal of sent work are those of sent work alone. */
+static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
 {
-    bool first = w->unordered || w->queue->held == w;
-    return w->place.next || gpusync__yields(w) || (w->stirring.next && first);
-}
-
-/* Whether other held work is to go behind this one, by way of others: on several timelines each may have the lower
-   value of the next one. */
-static bool gpusync__yields_to(const gpusync__work *other, const gpusync__work *w)
-{
-    bool awaited = false;
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        awaited |= link->awaited;
-    while (awaited && other != w && gpusync__yields(other))
-        other = other->yields;
-    return awaited && other == w;
-}
-
-/* Whether the GPU makes both signals, in this order, or the work waits for the lower value, or a higher one, before it
-   signals. The GPU does not make those of work that failed, perhaps in a wait for a lower value: an order_only timeline
-   still rises then, any other fails with that work. */
-static bool gpusync__gpu_orders(const gpusync__work *w, const gpusync__link *signal, const gpusync__link *lower)
-{
-    const gpusync__work *other = lower->entry.work;
-    bool makes = other->result == GPUSYNC_OK || !gpusync__timeline_of(signal->target)->order_only;
-    if (makes && signal->encoded && lower->encoded && other->queue == w->queue && !w->unordered && !other->unordered)
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync__entry *lower = gpusync__lower(w, link);
+    const gpusync__work *other = lower->work;
+    link->behind = 0;
+    if (!other)
         return true;
-    const gpusync__link *wait = w->links;
-    while (wait != signal &&
-           (wait->signal || wait->target != signal->target || wait->entry.number < lower->entry.number))
-        wait = wait->next;
-    return wait != signal;
-}
-
-/* What has to be signalled before this signal of work that Metal does not have, or NULL. Searched downwards: a lower
-   one in an open command buffer of another queue; one of held work that may go now, unless that work is to go behind
-   this one; the highest that is sent, unless the GPU orders the two. That ends it: it was sent by the same rule. */
-static gpusync__link *gpusync__blocker(const gpusync__work *w, const gpusync__link *link)
-{
-    const gpusync__entry *ring = &gpusync__timeline_of(link->target)->promised;
-    for (gpusync__entry *e = link->entry.prev; e != ring; e = e->prev) {
-        gpusync__link *lower = gpusync__link_of(e);
-        const gpusync__work *other = e->work;
-        if (other == w || e->number == link->entry.number || other->unsent)
-            continue;
-        if (other->state > GPUSYNC__HELD)
-            return gpusync__gpu_orders(w, link, lower) ? NULL : lower;
-        bool blocks = other->state == GPUSYNC__OPEN ? other->queue != w->queue
-                                                    : gpusync__may_be_ready(other) && !gpusync__yields_to(other, w);
-        if (blocks)
-            return lower;
-    }
-    return NULL;
-}
-
-/* Whether the signal may go to Metal. NOT_YET: the work has its turn listed. */
-static int gpusync__judge_signal(gpusync__work *w, const gpusync__link *link, gpusync__after *after)
-{
-    gpusync_timeline *t = gpusync__timeline_of(link->target);
-    if (t->target.alert & GPUSYNC__FAILED)
-        return GPUSYNC__WELL;
-    gpusync__link *lower = gpusync__blocker(w, link);
-    if (!lower)
-        return GPUSYNC__WELL;
-    lower->awaited |= gpusync__is_unsent(lower->entry.work);
-    w->turn.number = lower->entry.number;
-    w->yields = lower->entry.work->state == GPUSYNC__HELD ? lower->entry.work : NULL;
-    gpusync__list(&t->target, &w->turn, after);
-    return GPUSYNC__NOT_YET;
+    if (gpusync__is_unsent(other))
+        return false;
+    for (const gpusync__link *wait = w->links; wait != link; wait = wait->next)
+        if (!wait->signal && wait->target == link->target && wait->entry.number >= lower->number)
+            return true;
+    if (w->unordered || other->unordered || other->queue != w->queue)
+        return false;
+    if (!link->encoded) /* the host makes it in the work's turn */
+        return true;
+    if (!gpusync__link_of(lower)->encoded)
+        return false;
+    if (w->queue->metal4) /* its operations are in order */
+        return true;
+    if (t->imported && !t->order_only) /* nothing would end the GPU's wait if the other work failed */
+        return false;
+    link->behind = lower->number;
+    return true;
 }
 
 /* Whether the host need not hold the work for this wait. */
@@ -3521,7 +3453,6 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->target.alert & GPUSYNC__LOST)
         gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
-    gpusync__unlist(&w->turn);
     if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
         return GPUSYNC__BADLY;
     for (const gpusync__link *link = w->links; link; link = link->next) {
@@ -3531,8 +3462,8 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         if (may == GPUSYNC__NOT_YET)
             result = may;
     }
-    for (const gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
-        if (link->signal && gpusync__judge_signal(w, link, after) == GPUSYNC__NOT_YET)
+    for (gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
+        if (link->signal && link->entry.next && !gpusync__may_signal(w, link)) /* else the timeline has failed */
             result = GPUSYNC__NOT_YET;
     if (result == GPUSYNC__NOT_YET)
         gpusync__list_waits(w, after);
@@ -3548,8 +3479,6 @@ static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after 
     int may = first ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY)
         gpusync__give_up(w, after);
-    if (may == GPUSYNC__NOT_YET && !gpusync__yields(w))
-        gpusync__let_others_by(w, after);
     if (may != GPUSYNC__WELL)
         return;
     gpusync__put(q->ready.prev, &w->place);
@@ -3669,30 +3598,31 @@ static const gpusync__block_descriptor gpusync__handler_descriptor = {
     0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__handler_dispose, "v16@?0@8", NULL,
 };
 
-/* Has the GPU wait or signal, at this place of the command buffer. */
-static void gpusync__encode(void *buffer, const gpusync__link *link)
+/* Has the GPU wait for a value of the link's timeline, at this place of the command buffer. */
+static void gpusync__encode_wait(void *buffer, const gpusync__link *link, uint64_t value)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    void *sel = link->signal ? gpusync__sel.encodeSignalEvent : gpusync__sel.encodeWaitForEvent;
-    GPUSYNC__WITH(void, void *, uint64_t)(buffer, sel, t->event, link->entry.number + t->base);
+    GPUSYNC__WITH(void, void *, uint64_t)(buffer, gpusync__sel.encodeWaitForEvent, t->event, value + t->base);
 }
 
-/* Metal is about to have the signal: those below that it does not have come too late, and waits on the GPU may go. */
+/* Has the GPU signal at the end of the command buffer. Where Metal overlaps the buffers of a queue, the lower value of
+   one before it might come later: the GPU waits for that first. */
+static void gpusync__encode_signal(void *buffer, const gpusync__link *link)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    if (link->behind)
+        gpusync__encode_wait(buffer, link, link->behind);
+    GPUSYNC__WITH(void, void *, uint64_t)
+    (buffer, gpusync__sel.encodeSignalEvent, t->event, link->entry.number + t->base);
+}
+
+/* Metal is about to have the signal: waits on the GPU, and higher signals, may go. */
 static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 {
     gpusync_timeline *t = gpusync__timeline_of(link->target);
-    gpusync__entry *ring = &t->promised;
     uint64_t number = link->entry.number;
-    for (gpusync__entry *e = link->entry.prev, *prev; e != ring && gpusync__is_unsent(e->work); e = prev) {
-        bool never = e->work->unsent || e->work->result != GPUSYNC_OK;
-        prev = e->prev;
-        if (!never || !t->order_only || e->number == number) /* else the host signals it, in its turn */
-            gpusync__overtake(gpusync__link_of(e), after);
-    }
-    for (gpusync__entry *e; (e = link->entry.next) != ring && e->number == number;)
-        gpusync__overtake(gpusync__link_of(e), after);
     t->sent = number;
-    gpusync__let_by(link, after);
+    gpusync__stir_above(link);
     if (!link->encoded)
         return;
     link->crossed = t->dirty; /* a thread may be about to write a lower value */
@@ -3786,9 +3716,9 @@ static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
         gpusync__send_work4(dev, w);
         return;
     }
-    for (const gpusync__link *link = w->late; link; link = link->next)
-        if (link->encoded)
-            gpusync__encode(w->buffers[w->count - 1], link);
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal && link->encoded)
+            gpusync__encode_signal(w->buffers[w->count - 1], link);
     for (uint32_t i = w->passive, count = w->count; i < count; i++)
         gpusync__send_one(dev, w, i);
 }
@@ -3805,8 +3735,6 @@ static gpusync__work *gpusync__issue_one(gpusync_queue *q, uint64_t now, gpusync
         gpusync__unlist(&w->place);
         if (may == GPUSYNC__BADLY)
             gpusync__give_up(w, after);
-        else if (!gpusync__yields(w))
-            gpusync__let_others_by(w, after);
     }
     if (w) {
         GPUSYNC__ADD(&w->refs, 1);
@@ -5443,28 +5371,12 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     return result;
 }
 
-/* Drops open work, which signals nothing. Under the lock. While a failure sticks the work counts as held work that
-   never ran: it stands in front of all tickets until its order_only values are reached. */
-static void gpusync__drop_open(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+/* Drops open work. Under the lock. */
+static void gpusync__drop_open(gpusync__work *w, gpusync__after *after)
 {
     gpusync__unlist(&w->place);
-    w->place.number = 0;
     w->unsent = true;
-    gpusync__let_others_by(w, after);
-    if (q->sticks)
-        gpusync__fail_signals(w, &q->stuck, after);
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        if (link->signal && !q->sticks)
-            gpusync__withdraw(link, after);
-    }
-    w->next = q->first;
-    w->at = &q->first;
-    *(w->next ? &w->next->at : &q->end) = &w->next;
-    q->first = w;
-    w->state = GPUSYNC__SETTLED;
-    gpusync__pass_links(w, after);
-    w->state = GPUSYNC__PUBLISHED;
-    gpusync__leave(q, w, after);
+    gpusync__bury(w, after);
 }
 
 /* Drops work that was refused. Its room comes back with its memory. */
@@ -5570,7 +5482,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_command_buffer_discard(gpusync_queue *que
     gpusync__lock(dev);
     gpusync__work *w = gpusync__find_open(queue, command_buffer);
     if (w)
-        gpusync__drop_open(queue, w, &after);
+        gpusync__drop_open(w, &after);
     gpusync__finish(dev, &after);
     return w ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
@@ -5624,15 +5536,20 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync__
 
 /* -- entering a queue */
 
-/* Whether a signal rises: above what was sent, the work's signals before it, and what the work waits for. */
+/* Whether a signal rises: above what was sent, the work's signals before it, and what the work waits for; no committed
+   work is to signal the value; and no ordered work before this in its queue a higher one. */
 static bool gpusync__rises(const gpusync__work *w, const gpusync__link *link)
 {
-    bool rises = link->entry.number > gpusync__timeline_of(link->target)->sent, before = true;
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const uint64_t value = link->entry.number;
+    bool rises = value > t->sent, before = true;
+    for (const gpusync__entry *e = t->promised.prev; rises && e->number >= value; e = e->prev)
+        rises = e->number > value && (w->unordered || e->work->unordered || e->work->queue != w->queue);
     for (const gpusync__link *other = w->links; other && rises; other = other->next) {
         if (other == link)
             before = false;
         else if (other->target == link->target && (before || !other->signal))
-            rises = other->entry.number < link->entry.number;
+            rises = other->entry.number < value;
     }
     return rises;
 }
@@ -5691,8 +5608,6 @@ static void gpusync__hold(gpusync_queue *q, gpusync__work *w, int may, gpusync__
     q->stats.held += may == GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY)
         gpusync__give_up(w, after);
-    else
-        gpusync__let_others_by(w, after); /* of open work: it is committed now */
 }
 
 /* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. */
@@ -5700,7 +5615,7 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
                            gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal && !link->entry.next && !(link->target->alert & GPUSYNC__FAILED))
+        if (link->signal)
             gpusync__promise(link);
     int may = q->held && !w->unordered ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
     if (may == GPUSYNC__WELL && w->links)
@@ -5921,20 +5836,17 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
 
 /* -------------------------------------------------------------------------------- >>encode -- */
 
-/* Adds a link to open work, or to a submission, which no other thread knows, and whose signals are accepted as it
-   enters. */
+/* Adds a link to open work, or to a submission, whose signals are accepted as it enters. */
 static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
 {
     gpusync_device *dev = link->target->device;
     if (!w->submitted)
-        gpusync__lock(dev);
+        gpusync__lock(dev); /* the report reads the links of open work */
     gpusync_result result = link->signal && !w->submitted ? gpusync__accept_signal(w, link) : GPUSYNC_OK;
     if (result == GPUSYNC_OK) {
         *w->links_end = link;
         w->links_end = &link->next;
         w->link_count++;
-        if (link->signal && !w->submitted)
-            gpusync__promise(link);
     }
     if (!w->submitted)
         gpusync__unlock(dev);
@@ -5983,7 +5895,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     link->encoded = point->timeline && !w->by_host;
     if (signal && w->queue->metal4 && gpusync__waits_on_gpu(w, point->timeline))
         link->encoded = false;
-    link->awaited = link->crossed = false;
+    link->crossed = false;
     w->encodes |= link->encoded && !signal;
     if ((result = gpusync__join_link(w, link)) == GPUSYNC_OK)
         return result;
@@ -6052,8 +5964,8 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
             return GPUSYNC_ERROR_INVALID_ARGUMENT; /* nothing waits behind a signal */
     gpusync__link **added = w->links_end;
     result = gpusync__add_link(w, point, signal);
-    if (result == GPUSYNC_OK && *added && (*added)->encoded)
-        gpusync__encode(buffer, *added);
+    if (result == GPUSYNC_OK && !signal && *added && (*added)->encoded)
+        gpusync__encode_wait(buffer, *added, (*added)->entry.number);
     if (result == GPUSYNC_OK)
         w->pointed = true;
     else if (opened)
@@ -6072,9 +5984,8 @@ GPUSYNC_API gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *com
 }
 
 /* -------------------------------------------------------------------------------- >>submit --
-   A submission is work like any other. Its own waits stand in a command buffer in front of the program's. Its signals
-   are encoded into the last of these when it is sent: a refused submission changes nothing. (Without command buffers of
-   the program all its points stand in gpusync's.) It takes the place of the open work of the program's buffers. */
+   A submission is work like any other. The host waits and signals for it, or, ON_GPU, a command buffer in front of the
+   program's has the waits. It takes the place of the open work of the program's buffers. */
 
 /* Adds waits or signals. */
 static gpusync_result gpusync__add_links(gpusync__work *w, const gpusync_point *points, size_t count, bool signal)
@@ -6104,18 +6015,15 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     return GPUSYNC_OK;
 }
 
-/* Makes gpusync's own command buffer, for waits, or for all points of a submission that has no other; or Metal 4's
-   commit options. */
+/* Makes gpusync's own command buffer, with the waits; or Metal 4's commit options. */
 static gpusync_result gpusync__add_own(gpusync__work *w)
 {
     bool metal4 = w->queue->metal4;
     void *made = w->buffers[0] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
-    if (metal4 || !made)
-        return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-    for (const gpusync__link *link = w->links; link != w->late; link = link->next)
-        if (link->encoded)
-            gpusync__encode(made, link);
-    return GPUSYNC_OK;
+    for (const gpusync__link *link = w->links; link && made && !metal4; link = link->next)
+        if (link->encoded && !link->signal)
+            gpusync__encode_wait(made, link, link->entry.number);
+    return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
 /* Puts a submission together. */
@@ -6125,20 +6033,16 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
     w->given = (uint32_t)s->command_buffer_count;
     bool metal4 = w->queue->metal4;
-    w->by_host = s->flags & GPUSYNC_SUBMIT_HOST_SYNC || (metal4 && !w->given);
+    w->by_host = !(s->flags & GPUSYNC_SUBMIT_ON_GPU) || !w->given;
     gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = s->wait_count ? gpusync__add_links(w, s->wait_points, s->wait_count, false) : GPUSYNC_OK;
-    bool signals_alone = s->signal_count && !w->given && !w->by_host; /* in gpusync's own command buffer */
-    bool own = metal4 ? w->given != 0 : w->encodes || signals_alone;
-    gpusync__link **signals = w->links_end;
+    bool own = metal4 ? w->given != 0 : w->encodes; /* Metal 4's commit options; a command buffer for the waits */
     w->buffers[0] = NULL;
     w->first = w->count = own;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
     if (result == GPUSYNC_OK && s->signal_count)
         result = gpusync__add_links(w, s->signal_points, s->signal_count, true);
-    if (w->given)
-        w->late = *signals;
     if (result == GPUSYNC_OK && (!w->given || (own && !metal4)))
         result = gpusync__reserve(w, own && !metal4);
     if (result == GPUSYNC_OK && own)
@@ -6148,7 +6052,7 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
 
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *s, gpusync_ticket *ticket)
 {
-    const uint32_t flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED;
+    const uint32_t flags = GPUSYNC_SUBMIT_ON_GPU | GPUSYNC_SUBMIT_UNORDERED;
     if (!queue || !s || s->command_buffer_count > UINT32_MAX / 2 || (s->command_buffer_count && !s->command_buffers) ||
         s->flags & ~flags)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6413,7 +6317,7 @@ static void gpusync__drop_all_open(gpusync__target *t, gpusync__after *after)
     gpusync_queue *q = gpusync__queue_of(t);
     bool drops = t->kind == GPUSYNC__QUEUE && t->alert & GPUSYNC__CLOSED && !gpusync__runs(t);
     while (drops && q->open.next->work)
-        gpusync__drop_open(q, q->open.next->work, after);
+        gpusync__drop_open(q->open.next->work, after);
 }
 
 /* Closes the target. later: what tells of its end, or NULL. False: it was closed already. */
@@ -6927,6 +6831,19 @@ static void gpusync__write_source(gpusync__report *out, const gpusync__target *t
         gpusync__write(out, ", which %s is to signal", gpusync__timeline_of(t)->outside ? "other code" : "no work");
 }
 
+/* The first open work of the device that is to signal the value, or a higher one. NULL: there is none. */
+static const gpusync__work *gpusync__open_signaller(const gpusync__target *t, uint64_t value)
+{
+    for (const gpusync__target *other = t->device->targets; other; other = other->next) {
+        const gpusync__entry *e = other->kind == GPUSYNC__QUEUE ? gpusync__queue_of(other)->open.next : NULL;
+        for (; e && e->work; e = e->next)
+            for (const gpusync__link *link = e->work->links; link; link = link->next)
+                if (link->signal && link->target == t && link->entry.number >= value)
+                    return e->work;
+    }
+    return NULL;
+}
+
 /* What a call, or work, waits for. Signals of the work itself do not count. */
 static void gpusync__write_need(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number,
                                 const gpusync__work *w)
@@ -6937,21 +6854,21 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
     const gpusync__entry *e = gpusync__timeline_of(t)->promised.next;
     while (e->work && (e->number < number || e->work == w))
         e = e->next;
-    gpusync__write_source(out, t, e->work);
+    gpusync__write_source(out, t, e->work ? e->work : gpusync__open_signaller(t, number));
 }
 
-/* A signal that is listed, or of open work, and the lower one that the host waits for first. */
-static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, const gpusync__link *link)
+/* A signal of open or committed work, and the lower one that it goes behind. */
+static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, gpusync__link *link)
 {
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
-    bool hosts = w->state != GPUSYNC__SENT && w->state != GPUSYNC__OPEN;
-    const gpusync__link *lower = hosts ? gpusync__blocker(w, link) : NULL;
-    const char *verb = lower ? "; cannot signal" : late ? "; can no longer signal" : "; is to signal";
-    gpusync__write_point(out, verb, link->target, link->entry.number);
-    if (!lower)
+    const gpusync__entry *lower = link->entry.next ? gpusync__lower(w, link) : NULL; /* off its ring there is none */
+    bool behind = lower && lower->work &&
+                  (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link) : link->behind == lower->number);
+    gpusync__write_point(out, late ? "; can no longer signal" : "; is to signal", link->target, link->entry.number);
+    if (!behind)
         return;
-    gpusync__write(out, " before value %" PRIu64, lower->entry.number);
-    gpusync__write_source(out, link->target, lower->entry.work);
+    gpusync__write(out, " behind value %" PRIu64, lower->number);
+    gpusync__write_source(out, link->target, lower->work);
 }
 
 /* Why work does not end. */
@@ -6973,7 +6890,7 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
     if (w->state == GPUSYNC__HELD && w->place.next)
         gpusync__write(out, "; may go: the call or handler that sends it has not returned");
-    for (const gpusync__link *link = w->links; link; link = link->next)
+    for (gpusync__link *link = w->links; link; link = link->next)
         if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
         else if (waits && !link->signal && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
