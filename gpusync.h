@@ -426,6 +426,7 @@ typedef struct gpusync_queue_desc {
     /** Asks Metal which encoder failed (gpusync_error.encoder), for command buffers that gpusync makes; it costs time
         on CPU and GPU. Other buffers bring MTLCommandBufferDescriptor.errorOptions of their own. macOS 11, iOS 14. */
     bool encoder_status;
+    void *GPUSYNC_OPT user; /**< Comes back as gpusync_error.queue_user; never read. */
 } gpusync_queue_desc;
 
 /** Make the gpusync_queue of a command queue of the device, one for each: two of one command queue, which gpusync does
@@ -513,9 +514,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue
 #if GPUSYNC_OBJC
 /* The start of every gpusync_queue, for the inline calls below alone. The pad is for cache lines of 128 bytes. */
 typedef struct gpusync__head {
-    uint64_t completed; /* every ticket up to this one is done */
-    unsigned char pad[120];
-    uint64_t committed; /* last ticket issued */
+    uint64_t completed; /* every ticket up to this one is done, */
+    uint64_t ended;     /* all UNORDERED work up to this number */
+    unsigned char pad[112];
+    uint64_t committed, submitted; /* the last of each */
 } gpusync__head;
 #endif
 
@@ -530,15 +532,17 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 {
 #if GPUSYNC_OBJC
     const gpusync__head *head = (const gpusync__head *)(const void *)queue;
-    uint64_t completed;
+    uint64_t completed, ended;
     if (!head)
         return false;
-    /* completed is read first. In the other order a commit and its end between the two loads would make a busy queue
-       look finished. */
+    /* What has completed is read first. In the other order a commit and its end between two loads would make a busy
+       queue look finished. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
-    if (ticket == GPUSYNC_EVERYTHING)
-        return completed == __atomic_load_n(&head->committed, __ATOMIC_RELAXED);
-    return ticket <= (gpusync_ticket)completed;
+    if (ticket != GPUSYNC_EVERYTHING)
+        return ticket <= (gpusync_ticket)completed;
+    ended = __atomic_load_n(&head->ended, __ATOMIC_ACQUIRE);
+    return completed == __atomic_load_n(&head->committed, __ATOMIC_RELAXED) &&
+           ended == __atomic_load_n(&head->submitted, __ATOMIC_RELAXED);
 #else
     (void)queue;
     (void)ticket;
@@ -556,9 +560,11 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
     uint64_t completed;
     if (!head)
         return 0;
-    /* completed is read first: in the other order tickets that end in between would make the number too small. */
+    /* What has completed is read first: in the other order work that ends in between would make the number too small. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
-    return __atomic_load_n(&head->committed, __ATOMIC_RELAXED) - completed;
+    completed += __atomic_load_n(&head->ended, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&head->committed, __ATOMIC_RELAXED) + __atomic_load_n(&head->submitted, __ATOMIC_RELAXED) -
+           completed;
 #else
     (void)queue;
     return 0;
@@ -663,7 +669,10 @@ struct gpusync_error {
     uint64_t dropped;        /**< Of gpusync_queue_next_error: records dropped since the cursor, before this failure. */
     bool inherited;          /**< The failure of what the work waited for, or one that stuck: its texts, too. */
     bool ran;                /**< Metal had the work of this ticket: memory may have been written. Not of ticket 0. */
+    bool in_use;             /**< This work was given up while Metal had it (abandon, destroy on a lost device): the GPU
+                                  may use its memory, for ever. Of earlier work gpusync_is_done tells. */
     bool transient;          /**< The same work, encoded into a new command buffer, may succeed. */
+    void *GPUSYNC_OPT queue_user; /**< gpusync_queue_desc.user of the queue of queue_label; NULL: no queue failed. */
     char domain[64];         /**< NSError domain; empty: a failure of gpusync's own. */
     char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
     char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
@@ -828,7 +837,8 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
     before the event shows it. Does not look at work; reads the event with signalled_by_others.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value);
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value,
+                                                                    gpusync_error *GPUSYNC_OPT error);
 
 /** Raise the timeline from the host. Ends waits for the value, on host and GPU, and sends work held for it. Signals of
     held and open work up to the value come too late then: they are NOT_RISING.
@@ -1038,7 +1048,9 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     call reports nothing: the next wait for everything returns a failure that no earlier one has.
     Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
     Threads any   Blocks no   Owns nothing */
-GPUSYNC_API gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue);
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket);
+
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error);
 
 /** Write a text that says why nothing moves: a line for every open command buffer (its number counts those of its
     queue) and what it is to signal, every ticket that has not ended, or has a handler left, with its reason (what it
@@ -1165,6 +1177,7 @@ typedef struct gpusync_trace_event {
     uint64_t time_ns;                             /**< When, by gpusync_now_ns. */
     const gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
     gpusync_ticket ticket;                        /**< Of commit, submission or wait. */
+    uint64_t number;                              /**< Of UNORDERED work: 1, 2, ... on its queue. */
     const gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value. */
     uint64_t value;                               /**< Signalled or waited for. */
     gpusync_result result;                        /**< Of the work, the wait or the point. */
@@ -1717,7 +1730,8 @@ typedef struct gpusync__goal {
     gpusync__entry entry;
     struct gpusync__target *target; /* with a reference */
     uint64_t number;
-    uint64_t from; /* of ALL: the lowest ticket whose failure no other wait had told; 0: not looked yet */
+    uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
+    uint64_t from;  /* of ALL: the record of the first failure that had not been told, from 1 on; 0: not looked yet */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
@@ -1739,11 +1753,10 @@ enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE, GPUSYNC__WARMUP };
 /* Reasons for a wait to look under the lock, in target.alert: read without it. From STUCK on a queue takes no new
    work. */
 enum {
-    GPUSYNC__AHEAD = 1,  /* a queue has tickets that have ended behind one that has not */
-    GPUSYNC__FAILED = 2, /* a timeline, for good */
-    GPUSYNC__STUCK = 4,  /* a failure sticks to a queue */
-    GPUSYNC__LOST = 8,   /* the device is lost */
-    GPUSYNC__CLOSED = 16 /* a destroy has begun */
+    GPUSYNC__FAILED = 1, /* a timeline, for good */
+    GPUSYNC__STUCK = 2,  /* a failure sticks to a queue */
+    GPUSYNC__LOST = 4,   /* the device is lost */
+    GPUSYNC__CLOSED = 8  /* a destroy has begun */
 };
 
 /* What rises: the tickets of a queue, the values of a timeline, the number of pipelines that a warm-up has compiled.
@@ -1775,17 +1788,17 @@ typedef struct gpusync__link {
     bool boxed;   /* memory of its own */
 } gpusync__link;
 
-/* The states of work. OPEN: no ticket yet. HELD: Metal does not have it. SENT: Metal has it. ENDED: its command buffers
-   are over, or it never ran. SETTLED: its result is on record, its signals have passed. PUBLISHED: so is all before it,
-   and `completed` has passed it. */
-enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SETTLED, GPUSYNC__PUBLISHED };
+/* The states of work. OPEN: not committed. HELD: Metal does not have it. SENT: Metal has it. ENDED: its command buffers
+   are over, or it never ran. SETTLED: its result is on record, its signals have passed. */
+enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SETTLED };
 
 #define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
 
-/* What has one ticket. The fields from `ticket` to `gpu_end` are zero at first. */
+/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `ticket` to `gpu_end` are zero at
+   first. */
 typedef struct gpusync__work {
-    struct gpusync__work *next; /* of those that have a ticket, or that are free */
-    struct gpusync__work **at;  /* of those that have a ticket: the pointer to this one */
+    struct gpusync__work *next; /* of those that are committed, or free */
+    struct gpusync__work **at;  /* of those that are committed: the pointer to this one */
     gpusync_queue *queue;       /* with a reference */
     /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
        then the program's. With Metal 4 MTL4CommitOptions come before these. */
@@ -1794,17 +1807,18 @@ typedef struct gpusync__work {
     uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace, report it. Atomic */
     struct gpusync__work *next_dead;   /* of a list `dead` */
     struct gpusync__work *next_traced; /* of a list `settled` */
-    /* Of open work: in the queue's ring `open`, by its number there; of HELD work that may go: in `ready`. From the
-       ticket on the number is the ticket. */
+    /* Of open work: in the queue's ring `open`; of HELD work that may go: in `ready`. The number is that of the opening,
+       then of the commit, UNORDERED work counted. */
     gpusync__entry place;
     gpusync__entry stirring; /* in the device's ring `stirred` */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
-    uint64_t ticket;
-    gpusync__link *links;        /* in the order in which they were added */
+    uint64_t ticket;                 /* of UNORDERED and of open work: its number */
+    gpusync__link *links;            /* in the order in which they were added */
+    gpusync__callback *on_complete;  /* of a submission, until it settles */
     gpusync_error *error;  /* the text of Metal's failure, or NULL: there was no memory for it */
     const char *why;       /* of a failure of gpusync's own */
-    gpusync_result result; /* how the work itself has ended, without what it waits for */
+    gpusync_result result; /* how the work itself has ended; from SETTLED on with what it waited for, too */
     gpusync_failure failure;
     uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
     uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
@@ -1836,6 +1850,7 @@ typedef struct gpusync__info {
 struct gpusync_queue {
     gpusync__target target; /* first */
     void *metal;
+    void *user;
     gpusync_spin own_spin;
     const gpusync_spin *spin;
     uint32_t limit, log_size;
@@ -1850,16 +1865,13 @@ struct gpusync_queue {
     /* Under the device's lock. */
     gpusync__entry open;         /* the ring of open work, by the numbers in which it was opened */
     uint64_t opened;             /* the last such number */
-    gpusync__work *first, **end; /* work with a ticket, in its order, until it leaves: gpusync__leave */
-    gpusync__work *front;        /* the first that is not PUBLISHED */
-    gpusync__work *to_settle;    /* the first ordered one that is not SETTLED */
-    gpusync__work *held;         /* the first ordered one that is HELD */
+    gpusync__work *first, **end; /* committed work, in the order of commits, until it leaves: gpusync__leave */
+    gpusync__work *front[2];     /* the first with a ticket, and the first UNORDERED, that has not settled */
+    uint64_t settled[2];         /* all before it: `completed` and `ended`, unless these are frozen */
+    gpusync__work *held;         /* the first with a ticket that is HELD */
     gpusync__entry ready;        /* the ring of held work to send */
-    uint64_t published;          /* the last PUBLISHED ticket: `completed`, unless that is frozen */
     uint32_t held_count;         /* UNORDERED work, too */
-    uint32_t ahead;              /* SETTLED work that is not PUBLISHED */
     uint32_t sent_count;         /* work that Metal has */
-    uint32_t unordered_count;    /* UNORDERED work that is not SETTLED */
     bool goes;                   /* on a list `go` */
     bool abandoned;              /* nothing that waits for the queue is released any more */
     bool frozen;                 /* Metal had work when the queue was given up: `completed` stands still */
@@ -1868,17 +1880,12 @@ struct gpusync_queue {
     uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
     uint32_t own;         /* taken besides: gpusync's own, of submissions and markers */
     gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
-    gpusync_error *log;   /* failure n at n % log_size */
+    gpusync_error *log;  /* record n, from 0 on, at n % log_size */
     uint64_t log_count;
-    uint64_t told_to;      /* waits for everything have told the failures up to this ticket */
-    uint64_t dropped_to;   /* the highest ticket whose record newer ones pushed out */
-    uint64_t dropped_from; /* the lowest, since a drop found all dropped ones told */
-    uint64_t forgotten_to; /* the highest dropped before that: only waits that began earlier miss it */
-    bool sticks;           /* `stuck` refuses new work and ends held work */
-    gpusync_error stuck;
-    gpusync_error spread;       /* what ordered work takes that was sent behind this failure, of a ticket up to: */
-    uint64_t spread_to;         /* 0: none has stuck yet; UINT64_MAX: it sticks */
-    uint64_t cleared_to;        /* failures of tickets up to this one do not stick */
+    uint64_t told;       /* records below this one count as told by waits for everything */
+    uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
+    gpusync_error stuck; /* the failure that sticks, or stuck last: that of work behind it up to this ticket, too */
+    uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
     uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
     uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
     gpusync_queue *next_go;     /* of a list `go` */
@@ -1968,7 +1975,8 @@ struct gpusync_device {
     uint32_t refs;      /* the program; targets; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
     uint32_t asked;     /* the dispatch queue was asked to run callbacks. Atomic */
     uint32_t lost;      /* by which failure; 0: not. Read without the lock */
-    uint64_t lost_ns;   /* when; written before `lost` */
+    uint64_t lost_ns;   /* when; written before `lost`, as the next */
+    gpusync_error loss; /* the failure that told of it */
     uint64_t looked_ns; /* a poll's last look at the whole device. Atomic */
     uint32_t waits;     /* threads in a wait that was not over at once. Atomic */
     unsigned char pad[128];                  /* what is read without the lock stands apart from it */
@@ -2080,15 +2088,15 @@ static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
 /* ------------------------------------------------------------------------------ >>failure --
    From Metal's error to the program. A handler or a look reads Metal's error into work->error (gpusync__failed,
    gpusync__read_failure). When the work settles, gpusync__settle_badly puts the error on its queue's log, on a sticky
-   queue into `stuck` and `spread`, and on the timelines that it was to signal (not order_only ones), whose events the
+   queue into `stuck`, and on the timelines that it was to signal (not order_only ones), whose events the
    host then writes. What asks reads it there, by gpusync__stands and gpusync__ticket_end, for everything by
    gpusync__all_stand: polls and waits, callbacks as they become due (gpusync__due), and work that waits for the ticket
    or the value, which fails with a copy (gpusync__settle_badly). The thread that has read it logs it, and notes the
    loss of the device (gpusync__lose). While it sticks gpusync__refuses tells new work, but for markers: EXECUTION.
      fails with its result: what waits for the ticket or value     gpusync__judge_wait (unsent), gpusync__outcome (sent)
      and a new signal of the failed timeline (refused)             gpusync__accept_signal
-     if it sticks: ordered work that was sent behind it            gpusync__spreads_to
-     and held work, UNORDERED too, but no markers                  gpusync__judge
+     if it sticks: ordered work, but no markers, that was          gpusync__spreads_to, gpusync__judge
+     committed before the clear
    The rest goes on, also later work of the queue, and work with a ticket that only signals the timeline. */
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
@@ -2192,6 +2200,15 @@ static void gpusync__own_error(gpusync_error *error, gpusync_result result, cons
     gpusync__copy_text(error->message, sizeof error->message, message);
 }
 
+/* An error that tells of the loss of the device. */
+GPUSYNC__APART void gpusync__loss_error(const gpusync_device *dev, gpusync_error *error)
+{
+    gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, dev->loss.message);
+    memcpy(error->domain, dev->loss.domain, sizeof error->domain);
+    error->failure = dev->loss.failure;
+    error->code = dev->loss.code;
+}
+
 /* The same for an optional error of a call. Returns the result. */
 GPUSYNC__APART gpusync_result gpusync__explain(gpusync_error *error, gpusync_result result)
 {
@@ -2261,20 +2278,30 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
     gpusync__pool_pop(pool);
 }
 
+/* UNORDERED work has none. */
+static gpusync_ticket gpusync__ticket_of(const gpusync__work *w)
+{
+    return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->ticket;
+}
+
 /* The work's own failure: what Metal told, or why gpusync gave it up. */
 GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *error)
 {
     const char *why = w->why ? w->why : "the command buffer failed; there was no memory for Metal's text";
-    if (w->error) {
+    if (w->error)
         *error = *w->error;
-    } else {
+    else if (w->result == GPUSYNC_ERROR_DEVICE_LOST)
+        gpusync__loss_error(w->queue->target.device, error);
+    else
         gpusync__own_error(error, w->result, why);
+    if (!w->error)
         gpusync__copy_text(error->label, sizeof error->label, w->label);
-    }
-    error->failure = w->failure;
+    if (w->result != GPUSYNC_ERROR_DEVICE_LOST)
+        error->failure = w->failure;
     error->transient = w->failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || w->failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
                        w->failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
-    error->ticket = error->origin = (gpusync_ticket)w->ticket;
+    error->ticket = error->origin = gpusync__ticket_of(w);
+    error->queue_user = w->queue->user;
     gpusync__copy_text(error->queue_label, sizeof error->queue_label, w->queue->target.label);
 }
 
@@ -2353,8 +2380,9 @@ GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
         snprintf(code, sizeof code, " (%s %" PRId64 ")", error.domain, error.code);
     if (error.encoder[0])
         snprintf(encoder, sizeof encoder, ", encoder '%s'", error.encoder);
-    gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, ticket %" PRIu64 ", command buffer '%s'%s: %s%s: %s", name, w->ticket,
-                 error.label, encoder, gpusync_failure_string(error.failure), code, error.message);
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, %s %" PRIu64 ", command buffer '%s'%s: %s%s: %s", name,
+                 w->unordered ? "UNORDERED work" : "ticket", w->ticket, error.label, encoder,
+                 gpusync_failure_string(error.failure), code, error.message);
 }
 
 /* Tells of the loss of the device, once. */
@@ -2423,15 +2451,32 @@ static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync
     return event;
 }
 
-/* Traces what has no more to tell. now: when it happened; 0: now. */
-GPUSYNC__APART void gpusync__trace(const gpusync_device *dev, gpusync_trace_kind kind, const gpusync__target *t,
-                                   uint64_t number, const char *label, uint64_t now)
+/* An event of work. now: when it happened. */
+static gpusync_trace_event gpusync__work_event(gpusync_trace_kind kind, const gpusync__work *w, uint64_t now)
 {
-    gpusync_trace_event event = gpusync__event(kind, t, number);
-    event.time_ns = now ? now : event.time_ns;
-    if (label[0])
-        event.label = label;
+    gpusync_trace_event event = gpusync__event(kind, &w->queue->target, 0);
+    event.time_ns = now;
+    event.ticket = gpusync__ticket_of(w);
+    event.number = w->unordered ? w->ticket : 0;
+    if (w->label[0])
+        event.label = w->label;
+    return event;
+}
+
+/* Traces what has no more to tell. */
+GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w, uint64_t now)
+{
+    const gpusync_device *dev = w->queue->target.device;
+    gpusync_trace_event event = gpusync__work_event(kind, w, now);
     dev->trace(dev->trace_user, &event);
+}
+
+/* Traces that a timeline has a value. */
+GPUSYNC__APART void gpusync__trace_value(const gpusync__target *t, uint64_t value, uint64_t now)
+{
+    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, t, value);
+    event.time_ns = now;
+    t->device->trace(t->device->trace_user, &event);
 }
 
 /* ---------------------------------------------------------------------------- >>lifetimes --
@@ -2530,8 +2575,7 @@ static void gpusync__warmup_free(gpusync__target *t)
 static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
     gpusync_stats stats = q->stats;
-    stats.commits = q->target.head.committed;
-    stats.completions = q->published + q->ahead;
+    stats.commits = q->target.head.committed + q->target.head.submitted;
     stats.failures = q->log_count;
     stats.failures_dropped = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
     for (size_t i = 0; i < sizeof stats / sizeof(uint64_t); i++)
@@ -2717,7 +2761,7 @@ static void gpusync__stir(gpusync__work *w)
 /* The next held work behind this one; NULL: the first, there is no more. */
 static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
 {
-    gpusync__work *w = last ? last->next : q->held_count ? q->front : NULL;
+    gpusync__work *w = last ? last->next : q->held_count ? q->first : NULL;
     while (w && w->state != GPUSYNC__HELD)
         w = w->next;
     return w;
@@ -2749,23 +2793,10 @@ static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_
     if (error && n == first) {
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, "the work ended, but how is no longer on record");
         gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->target.label);
+        error->queue_user = q->user;
         error->ticket = error->origin = (gpusync_ticket)ticket;
     }
     return GPUSYNC__BADLY;
-}
-
-/* Whether a ticket has settled, and all ordered ones before it, if it is one. */
-static bool gpusync__has_settled(const gpusync_queue *q, uint64_t ticket)
-{
-    uint64_t noted = q->infos[ticket % GPUSYNC__INFOS].ticket;
-    if (ticket <= q->published || !q->ahead)
-        return ticket <= q->published;
-    if (noted <= ticket)
-        return noted == ticket;
-    const gpusync__work *w = q->front; /* a newer ticket has taken its place */
-    while (w && w->ticket < ticket)
-        w = w->next;
-    return w && w->state == GPUSYNC__SETTLED;
 }
 
 /* How a ticket or a value stands. BADLY: `error`, if there is one, gets the failure. */
@@ -2773,7 +2804,7 @@ static int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_er
 {
     if (t->kind == GPUSYNC__QUEUE) {
         const gpusync_queue *q = gpusync__queue_of(t);
-        return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
+        return number <= q->settled[0] ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
     }
     if (number <= t->head.completed)
         return GPUSYNC__WELL; /* what was reached before a failure stays reached */
@@ -2861,19 +2892,19 @@ static void gpusync__take(gpusync__entry *e, gpusync__after *after)
     }
 }
 
-/* Takes all that waits for numbers up to this one. */
-static inline void gpusync__wake(gpusync__target *t, uint64_t number, gpusync__after *after)
+/* Takes all of a ring that waits for numbers up to this one. */
+static inline void gpusync__wake(gpusync__entry *ring, uint64_t number, gpusync__after *after)
 {
-    for (gpusync__entry *e; (e = t->entries.next) != &t->entries && e->number <= number;)
+    for (gpusync__entry *e; (e = ring->next) != ring && e->number <= number;)
         gpusync__take(e, after);
 }
 
 enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__ALL_KINDS = 7 };
 
 /* Takes those of some kinds that wait for a number from low to high, in their order. */
-static void gpusync__take_some(gpusync__target *t, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
+static void gpusync__take_some(gpusync__entry *ring, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
 {
-    gpusync__entry *ring = &t->entries, *e = low ? ring->prev : ring, *next;
+    gpusync__entry *e = low ? ring->prev : ring, *next;
     while (e != ring && e->number >= low) /* most numbers are high */
         e = e->prev;
     for (e = e->next; e != ring && e->number <= high; e = next) {
@@ -2922,7 +2953,8 @@ static void gpusync__bury(gpusync__work *w, gpusync__after *after)
 /* Takes work off its queue with which nothing is left to do. */
 static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    if (w->state != GPUSYNC__PUBLISHED || w->running || w->listed || w->stirring.next)
+    if (w->state != GPUSYNC__SETTLED || w->running || w->listed || w->stirring.next ||
+        q->front[w->unordered] == w)
         return;
     if (w->turn.next) { /* Metal may not have made the signals yet: it uses their events, and the queue */
         gpusync__arm_later(q->passed, after);
@@ -2945,9 +2977,9 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     w->listed--;
     gpusync__arm_later(t, after);            /* other code may have signalled more */
     if (t->shown > t->target.head.completed) /* ended work may know better now: gpusync__is_brought */
-        gpusync__take_some(&t->target, t->target.head.completed + 1, t->shown, GPUSYNC__WORKS, after);
+        gpusync__take_some(&t->target.entries, t->target.head.completed + 1, t->shown, GPUSYNC__WORKS, after);
     if (t->target.alert & GPUSYNC__CLOSED) /* what waits may never come now */
-        gpusync__take_some(&t->target, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
+        gpusync__take_some(&t->target.entries, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
     gpusync__leave(w->queue, w, after);
 }
 
@@ -3002,7 +3034,7 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
     if (t->sent < value)
         t->sent = value;
     GPUSYNC__STORE(&target->head.completed, value);
-    gpusync__wake(target, value, after);
+    gpusync__wake(&target->entries, value, after);
 }
 
 /* The values that are not reached fail, now and later. */
@@ -3018,10 +3050,10 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
         next = e->next;
         if (e->work->state == GPUSYNC__HELD) /* for the order of values, perhaps */
             gpusync__stir(e->work);
-        if (gpusync__is_unsent(e->work) || e->work->state >= GPUSYNC__SETTLED)
+        if (gpusync__is_unsent(e->work) || e->work->state == GPUSYNC__SETTLED)
             gpusync__withdraw(gpusync__link_of(e), after);
     }
-    gpusync__wake(&t->target, UINT64_MAX, after);
+    gpusync__wake(&t->target.entries, UINT64_MAX, after);
 }
 
 /* Reaches the values of settled work that no lower signal stands before. */
@@ -3029,7 +3061,7 @@ static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
 {
     uint64_t value = 0;
     bool by_host = false;
-    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->work->state >= GPUSYNC__SETTLED;) {
+    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->work->state == GPUSYNC__SETTLED;) {
         gpusync__link *link = gpusync__link_of(e);
         value = e->number;
         by_host |= !link->encoded || link->crossed || e->work->unsent || e->work->result != GPUSYNC_OK;
@@ -3044,36 +3076,39 @@ static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
 
 /* ------------------------------------------------------------------------------- >>settle --
    How work ends. Its last handler, or a look, ends it (gpusync__end). It settles when its own waits are over, ordered
-   work in the order of tickets: the result is on record, its signals have passed, what waits for its ticket goes on. It
-   is published when all work before it has settled: `completed` passes it. */
+   work in the order of tickets: the result is on record, its signals have passed, what waits for its ticket goes on. */
 
-/* Tells the program of the end of an object that is destroyed later, when the work of a queue is published. Its own
+/* How much committed work of the queue has not settled. */
+static uint64_t gpusync__unsettled(const gpusync_queue *q)
+{
+    return q->target.head.committed + q->target.head.submitted - q->stats.completions;
+}
+
+/* Tells the program of the end of an object that is destroyed later, when the work of a queue has settled. Its own
    callbacks are due by then, and run before. */
 static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
 {
-    if (!t->later || (t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->front))
+    const gpusync_queue *q = t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
+    if (!t->later || (q && gpusync__unsettled(q)))
         return;
     t->later = false;
     gpusync__append(t->device, &t->gone, after);
 }
 
-/* Publishes the work at the front that has settled. */
-static void gpusync__publish(gpusync_queue *q, gpusync__after *after)
+/* Passes the work at the front that has settled: of that with tickets, or of the UNORDERED. `completed` follows, or
+   `ended`, unless they are frozen. */
+static void gpusync__publish(gpusync_queue *q, bool unordered)
 {
-    for (gpusync__work *w; (w = q->front) != NULL && w->state == GPUSYNC__SETTLED;) {
-        q->front = w->next;
-        w->state = GPUSYNC__PUBLISHED;
-        q->published = w->ticket;
-        q->ahead--;
-        if (!q->frozen)
-            GPUSYNC__STORE(&q->target.head.completed, w->ticket);
-        gpusync__leave(q, w, after);
-    }
-    if (q->target.alert & GPUSYNC__AHEAD && !q->ahead)
-        GPUSYNC__STORE(&q->target.alert, q->target.alert & ~(uint32_t)GPUSYNC__AHEAD);
-    gpusync__wake(&q->target, q->target.head.completed, after);
-    if (q->target.later)
-        gpusync__tell_gone(&q->target, after);
+    gpusync__head *head = &q->target.head;
+    gpusync__work *w = q->front[unordered];
+    for (; w && (w->state == GPUSYNC__SETTLED || w->unordered != unordered); w = w->next)
+        if (w->unordered == unordered)
+            q->settled[unordered] = w->ticket;
+    q->front[unordered] = w;
+    if (!q->frozen)
+        GPUSYNC__STORE(unordered ? &head->ended : &head->completed, q->settled[unordered]);
+    if (!unordered && w && w->state == GPUSYNC__ENDED) /* its turn to settle */
+        gpusync__stir(w);
 }
 
 /* -- failures */
@@ -3082,44 +3117,34 @@ static void gpusync__publish(gpusync_queue *q, gpusync__after *after)
 static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error)
 {
     gpusync_error *record = &q->log[q->log_count % q->log_size];
-    uint64_t ticket = (uint64_t)error->ticket;
-    if (q->log_count++ >= q->log_size) {
-        uint64_t dropped = (uint64_t)record->ticket;
-        if (q->dropped_to <= q->told_to) {
-            q->forgotten_to = q->dropped_to;
-            q->dropped_from = dropped;
-        }
-        if (dropped < q->dropped_from)
-            q->dropped_from = dropped;
-        if (dropped > q->dropped_to)
-            q->dropped_to = dropped;
-    }
+    if (q->log_count++ >= q->log_size && record->ticket)
+        q->dropped_to = (uint64_t)record->ticket;
     *record = *error;
     GPUSYNC__STORE(&q->untold, true);
-    if (ticket > q->bad)
-        GPUSYNC__STORE(&q->bad, ticket);
+    if (error->ticket)
+        GPUSYNC__STORE(&q->bad, (uint64_t)error->ticket);
 }
 
-/* Whether the failure of earlier work is that of this ordered work, too, which Metal had. It is earlier: ordered work
-   settles in the order of tickets. */
+/* Whether a failure sticks. */
+static bool gpusync__sticks(const gpusync_queue *q)
+{
+    return q->stuck_to == UINT64_MAX;
+}
+
+/* Whether the failure that sticks, or stuck, is that of this work, too, which was committed before the clear. It is a
+   later ticket: they settle in their order. */
 static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
 {
-    return !w->unordered && w->ticket <= q->spread_to;
+    return !w->unordered && !w->marker && w->ticket <= q->stuck_to;
 }
 
 /* Has a failure stick to its queue: see gpusync_queue_clear_failure. */
 static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
 {
-    if (!q->sticky || error->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->cleared_to)
-        return;
-    if (!w->unordered && !gpusync__spreads_to(q, w)) {
-        q->spread = *error;
-        q->spread_to = UINT64_MAX;
-    }
-    if (q->sticks)
+    if (!q->sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->stuck_to)
         return;
     q->stuck = *error;
-    q->sticks = true;
+    q->stuck_to = UINT64_MAX;
     gpusync__rouse_all(&q->rooms, after);
     gpusync__alarm(&q->target, GPUSYNC__STUCK);
     gpusync__stir_held(q);
@@ -3138,8 +3163,8 @@ static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, 
     }
 }
 
-/* Settles failed work. Its failure is its own; else that of the first thing it waited for that failed; else `spread`
-   if that reaches it, or, of work that was held, `stuck`, which a clear leaves there. */
+/* Settles failed work. Its failure is its own; else that of the first thing it waited for that failed; else `stuck`,
+   which a clear leaves there. */
 GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync_error error;
@@ -3150,13 +3175,17 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
         while (link && (link->signal || gpusync__stands(link->target, link->entry.number, &error) != GPUSYNC__BADLY))
             link = link->next;
         if (!link)
-            error = gpusync__spreads_to(q, w) ? q->spread : q->stuck;
+            error = q->stuck;
         if (!error.inherited)
             error.origin = error.ticket;
         error.inherited = true;
-        error.ticket = (gpusync_ticket)w->ticket;
+        error.ticket = gpusync__ticket_of(w);
     }
     error.ran = !w->unsent && w->count;
+    error.in_use = w->unknown;
+    w->result = error.result;
+    if (w->on_complete)
+        w->on_complete->error = error;
     gpusync__record_failure(q, &error);
     gpusync__stick(q, w, &error, after);
     gpusync__fail_signals(w, &error, after);
@@ -3247,7 +3276,7 @@ static inline bool gpusync__has_times(const gpusync__work *w)
 static inline void gpusync__show_times(const gpusync__work *w)
 {
     gpusync__info *info = &w->queue->infos[w->ticket % GPUSYNC__INFOS];
-    if (info->ticket != w->ticket || !gpusync__has_times(w))
+    if (w->unordered || info->ticket != w->ticket || !gpusync__has_times(w))
         return;
     info->gpu_start = w->gpu_start;
     info->gpu_end = w->gpu_end;
@@ -3258,10 +3287,11 @@ static inline void gpusync__show_times(const gpusync__work *w)
 static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
-    int outcome = w->unordered || q->to_settle == w ? gpusync__outcome(q, w, after) : GPUSYNC__NOT_YET;
+    bool front = q->front[w->unordered] == w;
+    int outcome = w->unordered || front ? gpusync__outcome(q, w, after) : GPUSYNC__NOT_YET;
     if (outcome == GPUSYNC__NOT_YET)
         return;
-    if (info->ticket < w->ticket) {
+    if (!w->unordered) {
         info->ticket = w->ticket;
         info->gpu_start = info->gpu_end = 0;
         info->failed = outcome == GPUSYNC__BADLY;
@@ -3270,26 +3300,24 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     if (outcome == GPUSYNC__BADLY)
         gpusync__settle_badly(q, w, after);
     w->state = GPUSYNC__SETTLED;
-    q->ahead++;
+    q->stats.completions++;
     if (q->target.device->trace)
         gpusync__trace_later(w, after);
     if (w->links)
         gpusync__pass_links(w, after);
-    if (w->unordered) {
-        q->unordered_count--;
-    } else { /* the next ordered work may settle */
-        do
-            q->to_settle = q->to_settle->next;
-        while (q->to_settle && q->to_settle->unordered);
-        if (q->to_settle && q->to_settle->state == GPUSYNC__ENDED)
-            gpusync__stir(q->to_settle);
+    if (w->on_complete) {
+        gpusync__append(q->target.device, w->on_complete, after);
+        w->on_complete = NULL;
     }
-    if (q->front != w || q->frozen) { /* nothing passes this ticket now */
-        gpusync__alarm(&q->target, GPUSYNC__AHEAD);
-        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__ALL_KINDS, after);
-    }
-    if (q->front == w)
-        gpusync__publish(q, after);
+    if (front)
+        gpusync__publish(q, w->unordered);
+    if (w->unordered)
+        gpusync__take_some(&q->target.entries, UINT64_MAX, UINT64_MAX, GPUSYNC__SLEEPERS, after);
+    else
+        gpusync__wake(&q->target.entries, w->ticket, after);
+    if (q->target.later)
+        gpusync__tell_gone(&q->target, after);
+    gpusync__leave(q, w, after);
 }
 
 /* -- room, and the end of work */
@@ -3371,7 +3399,7 @@ static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
         return;
     do
         q->held = q->held->next;
-    while (q->held && q->held->unordered); /* all ordered work behind held work is held */
+    while (q->held && q->held->state != GPUSYNC__HELD); /* a marker is not held */
     if (q->held)
         gpusync__stir(q->held);
 }
@@ -3452,8 +3480,8 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
     if (q->target.alert & GPUSYNC__CLOSED)
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->target.alert & GPUSYNC__LOST)
-        gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, "the device was lost while the work was held");
-    if (w->result != GPUSYNC_OK || (q->sticks && !w->marker))
+        gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
+    if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
         return GPUSYNC__BADLY;
     for (const gpusync__link *link = w->links; link; link = link->next) {
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
@@ -3523,12 +3551,13 @@ static __attribute__((__noinline__)) void gpusync__go_on(gpusync_device *dev, gp
 }
 
 /* The device is lost: held work, everywhere, is judged, and ends; waits for room end. */
-static void gpusync__lose(gpusync_device *dev, gpusync_failure why, uint64_t now, gpusync__after *after)
+static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint64_t now, gpusync__after *after)
 {
     if (dev->lost)
         return;
     dev->lost_ns = now;
-    GPUSYNC__STORE(&dev->lost, (uint32_t)why);
+    dev->loss = *error;
+    GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     after->loses = dev->log != NULL;
     after->more = true;
     for (gpusync__target *t = dev->targets; t; t = t->next) {
@@ -3627,7 +3656,7 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
         return;
     link->crossed = t->dirty; /* a thread may be about to write a lower value */
     if (t->target.entries.next != &t->target.entries)
-        gpusync__take_some(&t->target, t->coming + 1, number, GPUSYNC__WORKS, after); /* those behind the last one */
+        gpusync__take_some(&t->target.entries, t->coming + 1, number, GPUSYNC__WORKS, after); /* those behind the last one */
     t->coming = number;
 }
 
@@ -3768,7 +3797,7 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
         if (!sent)
             continue;
         if (dev->trace)
-            gpusync__trace(dev, GPUSYNC_TRACE_ISSUE, &q->target, sent->ticket, sent->label, now);
+            gpusync__trace_work(GPUSYNC_TRACE_ISSUE, sent, now);
         GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
         gpusync__work_unref(sent);
     }
@@ -3843,7 +3872,7 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
         value = e && value >= e->number ? e->number - 1 : value;
         gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
         if (raw > t->shown) { /* ended work may know better: gpusync__is_brought */
-            gpusync__take_some(&t->target, t->target.head.completed + 1, raw, GPUSYNC__WORKS, after);
+            gpusync__take_some(&t->target.entries, t->target.head.completed + 1, raw, GPUSYNC__WORKS, after);
             t->shown = raw;
         }
     }
@@ -3962,12 +3991,9 @@ static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
 GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *after)
 {
     gpusync__work *w = after->settled;
-    gpusync_error error;
-    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_COMPLETED, &w->queue->target, w->ticket);
+    gpusync_trace_event event = gpusync__work_event(GPUSYNC_TRACE_COMPLETED, w, gpusync_now_ns());
     after->settled = w->next_traced;
-    error.result = GPUSYNC_OK;
     gpusync__lock(dev);
-    gpusync__ticket_end(w->queue, w->ticket, &error);
     event.gpu_start_s = gpusync__has_times(w) ? w->gpu_start : 0;
     event.gpu_end_s = gpusync__has_times(w) ? w->gpu_end : 0;
     if (w->count && !w->unsent && !w->unknown)
@@ -3975,13 +4001,12 @@ GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *afte
     if (event.time_ns < w->queue->traced_ns)
         event.time_ns = w->queue->traced_ns;
     w->queue->traced_ns = event.time_ns;
+    event.result = w->result;
     gpusync__unlock(dev);
-    event.result = error.result;
-    event.label = w->label[0] ? w->label : event.label;
     dev->trace(dev->trace_user, &event);
-    for (const gpusync__link *link = w->links; link && error.result == GPUSYNC_OK; link = link->next)
+    for (const gpusync__link *link = w->links; link && event.result == GPUSYNC_OK; link = link->next)
         if (link->signal)
-            gpusync__trace(dev, GPUSYNC_TRACE_SIGNAL, link->target, link->entry.number, "", event.time_ns);
+            gpusync__trace_value(link->target, link->entry.number, event.time_ns);
     gpusync__work_unref(w);
 }
 
@@ -4070,7 +4095,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
         after->more = true;
     }
     if (told.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || told.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
-        gpusync__lose(dev, told.failure, now, after);
+        gpusync__lose(dev, &told, now, after);
     gpusync__unlock(dev);
     if (!noted)
         GPUSYNC_FREE(error);
@@ -4136,13 +4161,14 @@ static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusyn
 {
     gpusync_queue *q = w->queue;
     bool settled =
-        w->state >= GPUSYNC__SETTLED; /* before this handler: else that tells of the times, and lets it leave */
+        w->state == GPUSYNC__SETTLED; /* before this handler: else that tells of the times, and lets it leave */
     gpusync__end_if_over(w, --w->running, now, after);
     if (w->running || !settled)
         return;
     gpusync__show_times(w);
+    uint64_t number = w->unordered ? UINT64_MAX : w->ticket;
     if (q->target.entries.next != &q->target.entries)
-        gpusync__take_some(&q->target, w->ticket, w->ticket, GPUSYNC__SLEEPERS, after); /* waits for handlers */
+        gpusync__take_some(&q->target.entries, number, number, GPUSYNC__SLEEPERS, after); /* waits for handlers */
     gpusync__leave(q, w, after);
 }
 
@@ -4193,17 +4219,15 @@ static void gpusync__handler_dispose(const void *block)
    TIMEOUT though the GPU has ended: a handler was lost of a queue that the wait does not name, and none looked around
    since; or a feedback of Metal 4, which no look finds; or the work does not settle yet. */
 
-/* The first work that Metal has behind a ticket, up to another, with a reference. NULL: there is none. last: the work
-   of the first ticket, to go on from, or NULL. Under the lock. */
-static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t behind,
-                                         uint64_t ticket, bool only_unordered)
+/* The first work that Metal has behind this one (NULL, or ended meanwhile: any), with a reference. NULL: there is none.
+   most: the last ticket; UINT64_MAX: UNORDERED work, too. Under the lock. */
+static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t most, bool unordered)
 {
-    gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent_count ? q->front : NULL;
-    while (w && (w->ticket <= behind || w->state != GPUSYNC__SENT || (only_unordered && !w->unordered)))
+    gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent_count ? q->first : NULL;
+    while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->ticket > most)))
         w = w->next;
-    if (!w || w->ticket > ticket)
-        return NULL;
-    GPUSYNC__ADD(&w->refs, 1);
+    if (w)
+        GPUSYNC__ADD(&w->refs, 1);
     return w;
 }
 
@@ -4240,34 +4264,27 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
     gpusync__work_unref(w);
 }
 
-/* Looks at a queue, up to a ticket. Returns whether Metal still has work up to there. Behind ordered work that is not
-   over only UNORDERED work can be over: it may have been sent before. */
-static bool gpusync__look(gpusync_queue *q, uint64_t ticket)
+/* Looks at a queue, up to a ticket, or (UINT64_MAX) at all of it. Tickets settle in their order: behind one that is not
+   over UNORDERED work alone has something to tell. */
+static void gpusync__look(gpusync_queue *q, uint64_t most)
 {
-    bool runs = false, only_unordered = false, unordered_left = true, failed;
-    gpusync__work *last = NULL; /* with a reference */
-    for (uint64_t behind = 0; unordered_left || !only_unordered;) {
+    bool ordered = true, failed;
+    gpusync__work *last = NULL; /* that is not over, with a reference */
+    for (;;) {
         gpusync__lock(q->target.device);
-        gpusync__work *w = gpusync__next_sent(q, last, behind, ticket, only_unordered);
-        unordered_left = q->unordered_count != 0;
+        gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
         gpusync__unlock(q->target.device);
+        if (w && gpusync__is_over(w, &failed)) {
+            gpusync__found_over(w, failed);
+            continue;
+        }
         if (last)
             gpusync__work_unref(last);
-        last = NULL;
         if (!w)
-            break;
-        behind = w->ticket;
-        if (gpusync__is_over(w, &failed)) {
-            gpusync__found_over(w, failed);
-        } else {
-            runs = true;
-            only_unordered |= !w->unordered;
-            last = w;
-        }
+            return;
+        ordered = ordered && w->unordered;
+        last = w;
     }
-    if (last)
-        gpusync__work_unref(last);
-    return runs;
 }
 
 /* Reads the event of a timeline, and what that brings about. */
@@ -4299,9 +4316,9 @@ static void gpusync__abandon(gpusync_queue *q)
     gpusync__lock(dev);
     q->abandoned = true;
     q->frozen |= q->sent_count != 0;
-    for (gpusync__work *w = q->front; w; w = w->next) { /* none is held: see gpusync__shut */
+    for (gpusync__work *w = q->first; w; w = w->next) { /* none is held: see gpusync__shut */
         gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
-        if (w->state >= GPUSYNC__SETTLED || w->unsent)
+        if (w->state == GPUSYNC__SETTLED || w->unsent)
             continue;
         bool ended = w->state == GPUSYNC__ENDED;
         gpusync__doom(w, result,
@@ -4330,7 +4347,7 @@ static void gpusync__look_everywhere(gpusync_device *dev)
         gpusync_queue *q = gpusync__queue_of(t);
         gpusync__look(q, UINT64_MAX);
         gpusync__lock(dev);
-        bool gives_up = gone && t->later && q->front && !q->abandoned;
+        bool gives_up = gone && t->later && gpusync__unsettled(q) && !q->abandoned;
         gpusync__unlock(dev);
         if (gives_up)
             gpusync__abandon(q);
@@ -4352,7 +4369,7 @@ GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
    A wait checks by loads whether it may be over, then under the lock whether it is; it looks, spins, and sleeps. What
    wakes a sleeping wait, always by gpusync__rouse:
      its number is reached, or fails     gpusync__wake, of reach, fail and publish
-     its ticket settles out of turn      gpusync__settle; a handler comes late: gpusync__count_handler
+     a handler comes late                gpusync__count_handler
      its target closes                   gpusync__shut
      a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
      a callback of its target has run    gpusync__caller_remove
@@ -4368,80 +4385,64 @@ typedef struct gpusync__wait {
     gpusync_error *error;  /* the program's, or NULL */
     bool drains;           /* of a destroy: goes on though its queue is closed */
     bool skips;            /* of the device: a queue that closes is none of its queues */
-    uint64_t idle_ns;      /* of ROOM without a limit: since when Metal has no work, as far as is known */
+    uint64_t idle_ns;      /* of ROOM without a limit: since when no place has changed hands */
+    uint64_t moved;        /* ... and how many had */
     gpusync_wait_end by;   /* what ended it */
     uint64_t spun_ns;
     uint64_t woken_ns; /* when its last park returned; 0: it has not parked */
 } gpusync__wait;
 
 #define GPUSYNC__LAST_SLICE_NS 400000000u
-#define GPUSYNC__IDLE_NS 1000000000u /* so long without work on the device: nothing makes room but the program */
+#define GPUSYNC__IDLE_NS 1000000000u /* so long without a change: nothing makes room but the program */
 
-/* What a wait for everything returns: the first failure up to its ticket that did not count as told when the wait
-   began. When it is over, all failures up to its ticket count as told: `told_to`. One that began before keeps its own
-   `from`, and may return the same failure. */
-static const gpusync_error *gpusync__first_untold(const gpusync_queue *q, const gpusync__goal *goal)
-{
-    uint64_t n = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
-    for (; n < q->log_count; n++) {
-        const gpusync_error *record = &q->log[n % q->log_size];
-        uint64_t ticket = (uint64_t)record->ticket;
-        if (ticket >= goal->from && ticket <= goal->number)
-            return record;
-    }
-    return NULL;
-}
-
-/* How everything up to the goal's ticket ended. Of records that were pushed out the queue keeps bounds: all are up to
-   `dropped_to`; those since all dropped ones had been told, from `dropped_from` on; those before that, up to
-   `forgotten_to`: only a wait that began before they were told misses them. */
+/* How everything up to the goal stands: its failure is the oldest on record that had not been told when the wait began,
+   else the one that sticks. If the oldest was pushed off the record, the oldest that is left stands for it. A record of
+   UNORDERED work has the ticket 0, and counts as soon as it is there. */
 static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
 {
+    const gpusync__head *head = &q->target.head;
+    uint64_t first = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
     if (!goal->from)
-        goal->from = q->told_to + 1;
-    if (goal->number > q->target.head.completed)
+        goal->from = q->told + 1;
+    if (goal->number > head->completed || goal->unordered > head->ended)
         return GPUSYNC__NOT_YET;
-    const gpusync_error *record = gpusync__first_untold(q, goal);
-    if (q->dropped_to >= goal->from && (q->dropped_from <= goal->number || q->forgotten_to >= goal->from))
-        gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN,
-                           "a failure was pushed off the record before a wait reported it");
-    else if (record)
-        *error = *record;
-    else if (q->sticks)
-        *error = q->stuck;
-    else
+    uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
+    for (n += lost; n < q->log_count && !lost && (uint64_t)q->log[n % q->log_size].ticket > goal->number;)
+        n++;
+    if (n == q->log_count && !gpusync__sticks(q))
         return GPUSYNC__WELL;
+    *error = n < q->log_count ? q->log[n % q->log_size] : q->stuck;
+    error->dropped = lost;
     return GPUSYNC__BADLY;
 }
 
-/* The first work up to the ticket of which a handler is to come: ordered, or the ticket itself; of everything, any.
-   NULL: there is none. */
+/* Notes that a wait for everything has told the failures up to its goal, and one at least. */
+static void gpusync__tell(gpusync_queue *q, const gpusync__goal *goal)
+{
+    uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
+    while (n > first + 1 && (uint64_t)q->log[(n - 1) % q->log_size].ticket > goal->number)
+        n--;
+    if (n > q->told)
+        q->told = n;
+    if (q->told == q->log_count && !gpusync__sticks(q))
+        GPUSYNC__STORE(&q->untold, false);
+}
+
+/* The first work that a goal covers of which a handler is to come. NULL: there is none. */
 static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
 {
     const gpusync__work *w = q->first;
-    while (w && w->ticket <= goal->number &&
-           (!w->running || (w->unordered && w->ticket != goal->number && goal->kind != GPUSYNC__ALL)))
+    while (w && (!w->running || w->ticket > (w->unordered ? goal->unordered : goal->number)))
         w = w->next;
-    return w && w->ticket <= goal->number ? w : NULL;
+    return w;
 }
 
-/* Whether Metal has had no work of the device for a second. */
-static bool gpusync__is_idle(gpusync__wait *wait)
-{
-    uint64_t now = gpusync_now_ns();
-    for (const gpusync__target *t = wait->device->targets; t; t = t->next) {
-        const gpusync_queue *q = gpusync__queue_of(t);
-        uint64_t last = t->kind != GPUSYNC__QUEUE ? 0 : q->sent_count ? now : q->ended_ns;
-        wait->idle_ns = last > wait->idle_ns ? last : wait->idle_ns;
-    }
-    return now - wait->idle_ns >= GPUSYNC__IDLE_NS;
-}
-
-/* Whether a wait for room has its place. Only work that Metal has makes room by itself: without any for a second a wait
-   without a limit is in vain. */
+/* Whether a wait for room has its place. Committed work makes room by itself: without any, and if for a second no
+   buffer was opened, committed or discarded, a wait without a limit is in vain. */
 static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
     gpusync__entry *e = &wait->goals->entry;
+    uint64_t moved = q->opened + q->target.head.committed + q->target.head.submitted;
     bool free = !e->next && !e->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
     if (free || e->number) { /* or a thread that gave room back has left the place to this one */
@@ -4449,14 +4450,15 @@ static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_e
         return GPUSYNC__WELL;
     }
     gpusync_result refused = gpusync__refuses(q, false);
-    if (refused != GPUSYNC_OK) {
-        gpusync__explain(error, refused);
-        return GPUSYNC__BADLY;
+    if (refused == GPUSYNC_OK && wait->idle_ns) {
+        uint64_t now = gpusync_now_ns();
+        bool idle = !gpusync__unsettled(q) && moved == wait->moved;
+        wait->moved = moved;
+        wait->idle_ns = idle ? wait->idle_ns : now;
+        refused = now - wait->idle_ns >= GPUSYNC__IDLE_NS ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
     }
-    if (!wait->idle_ns || !gpusync__is_idle(wait))
-        return GPUSYNC__NOT_YET;
-    gpusync__explain(error, GPUSYNC_ERROR_QUEUE_FULL);
-    return GPUSYNC__BADLY;
+    gpusync__explain(error, refused);
+    return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
 }
 
 /* Whether another thread runs a callback of the target. */
@@ -4493,7 +4495,10 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
         bool lost = goal->kind != GPUSYNC__CALLS && gpusync__lost_long(wait->device);
         if (!closed && !lost)
             return false;
-        gpusync__explain(&error, closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_ERROR_DEVICE_LOST);
+        if (closed)
+            gpusync__explain(&error, GPUSYNC_ERROR_DESTROYED);
+        else
+            gpusync__loss_error(wait->device, &error);
         goal->kind = GPUSYNC__NUMBER; /* gpusync__tell: ALL that has not ended tells of no failure */
         stands = closed && wait->skips ? GPUSYNC__WELL : GPUSYNC__BADLY;
     }
@@ -4509,29 +4514,18 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
     return wait->how != GPUSYNC_WAIT_ALL;
 }
 
-/* Notes what the wait tells, now that it is over: for ANY of the goal that ended it, else of every one that is over. */
-static void gpusync__tell(const gpusync__wait *wait)
+/* Whether the numbers of a goal have come: loads alone. */
+static inline bool gpusync__has_come(const gpusync__goal *goal)
 {
-    for (size_t i = 0; i < wait->count; i++) {
-        const gpusync__goal *goal = &wait->goals[i];
-        gpusync_queue *q = gpusync__queue_of(goal->target);
-        bool tells = wait->how == GPUSYNC_WAIT_ANY ? i == wait->which : goal->over;
-        if (!tells || goal->kind != GPUSYNC__ALL)
-            continue;
-        if (goal->number > q->told_to)
-            q->told_to = goal->number;
-        if (q->bad <= q->told_to && !q->sticks)
-            GPUSYNC__STORE(&q->untold, false);
-    }
+    const gpusync__head *head = &goal->target->head;
+    return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
 }
 
 /* Whether a check of the goal may tell more than that it is open: loads alone. ROOM and CALLS have no `from`: always.
    Everything (GPUSYNC__ALL): once at least, to note its `from`. */
 static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
-    const gpusync__target *t = goal->target;
-    /* `alert` comes first: gpusync__publish clears AHEAD when `completed` has risen */
-    return GPUSYNC__LOAD(&t->alert) || GPUSYNC__LOAD(&t->head.completed) >= goal->number || (goal->kind && !goal->from);
+    return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || (goal->kind && !goal->from);
 }
 
 /* Whether the wait is over. Under the lock. */
@@ -4544,8 +4538,9 @@ static bool gpusync__check(gpusync__wait *wait)
         all = all && goal->over;
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
-    if (over)
-        gpusync__tell(wait);
+    const gpusync__goal *told = over && wait->result != GPUSYNC_OK ? &wait->goals[wait->which] : NULL;
+    if (told && told->kind == GPUSYNC__ALL)
+        gpusync__tell(gpusync__queue_of(told->target), told);
     return over;
 }
 
@@ -4569,7 +4564,7 @@ static bool gpusync__check_now(gpusync__wait *wait, bool first)
 static void gpusync__look_at(const gpusync__goal *goal)
 {
     gpusync__target *t = goal->target;
-    uint64_t last = goal->kind < GPUSYNC__ROOM ? goal->number : UINT64_MAX;
+    uint64_t last = goal->kind == GPUSYNC__NUMBER ? goal->number : UINT64_MAX;
     if (goal->over || GPUSYNC__LOAD(&t->head.completed) >= last)
         return;
     if (t->kind == GPUSYNC__QUEUE)
@@ -4666,11 +4661,15 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
         gpusync__goal *goal = &wait->goals[i];
         if (goal->over)
             continue;
-        const gpusync__work *w = goal->handlers ? gpusync__unheard(gpusync__queue_of(goal->target), goal) : NULL;
+        gpusync_queue *q = gpusync__queue_of(goal->target);
+        const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
+        bool all = goal->kind == GPUSYNC__ALL && goal->target->head.completed >= goal->number;
         goal->entry.sleeper = s;
         goal->entry.number = w ? w->ticket : goal->number;
+        if (w ? w->unordered : all) /* behind all tickets stand those that wait for UNORDERED work */
+            goal->entry.number = UINT64_MAX;
         if (goal->kind == GPUSYNC__ROOM)
-            gpusync__put(gpusync__queue_of(goal->target)->rooms.prev, &goal->entry);
+            gpusync__put(q->rooms.prev, &goal->entry);
         else
             gpusync__list(goal->target, &goal->entry, after);
         enough = wait->how == GPUSYNC_WAIT_ALL;
@@ -4836,12 +4835,11 @@ static void gpusync__count_wait(const gpusync__wait *wait, gpusync_queue *q)
     gpusync__unlock(wait->device);
 }
 
-/* Traces the end of a wait. */
-GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, gpusync_result result)
+/* Traces the begin or the end of a wait. */
+GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, gpusync_trace_kind kind, gpusync_result result)
 {
     const gpusync__goal *goal = wait->count == 1 ? wait->goals : NULL;
-    gpusync_trace_event event =
-        gpusync__event(GPUSYNC_TRACE_WAIT_END, goal ? goal->target : NULL, goal ? goal->number : 0);
+    gpusync_trace_event event = gpusync__event(kind, goal ? goal->target : NULL, goal ? goal->number : 0);
     event.result = result;
     event.how = wait->by;
     wait->device->trace(wait->device->trace_user, &event);
@@ -4855,7 +4853,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
     gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
     if (dev->trace)
-        gpusync__trace(dev, GPUSYNC_TRACE_WAIT_BEGIN, wait->count == 1 ? t : NULL, wait->goals->number, "", 0);
+        gpusync__trace_wait(wait, GPUSYNC_TRACE_WAIT_BEGIN, GPUSYNC_OK);
     bool over = gpusync__check_now(wait, true);
     bool counts = !over;
     if (counts) {
@@ -4877,14 +4875,18 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     }
     if (!over && !refused && gpusync__look_around(dev)) /* a short wait ends before its first slice */
         over = gpusync__look_now(wait);
-    gpusync_result result = refused ? GPUSYNC_ERROR_WOULD_DEADLOCK : over ? wait->result : GPUSYNC_TIMEOUT;
+    bool asks = refused && wait->goals->kind == GPUSYNC__ROOM && !timeout_ns;
+    gpusync_result result = asks      ? GPUSYNC_NOT_READY
+                            : refused ? GPUSYNC_ERROR_WOULD_DEADLOCK
+                            : over    ? wait->result
+                                      : GPUSYNC_TIMEOUT;
     if (!over)
         wait->by = GPUSYNC_ENDED_UNMET;
     if (counts)
         GPUSYNC__SUB(&dev->waits, 1);
     gpusync__count_wait(wait, q);
     if (dev->trace)
-        gpusync__trace_wait(wait, result);
+        gpusync__trace_wait(wait, GPUSYNC_TRACE_WAIT_END, result);
     if (refused)
         gpusync__explain(wait->error, result);
     else if (!over && timeout_ns && dev->log)
@@ -4907,6 +4909,14 @@ static inline gpusync_result gpusync__number_of(const gpusync_point *point, uint
     return *number > GPUSYNC__LOAD(&point->queue->target.head.committed) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
+/* Has a goal be for everything that its queue has committed. */
+static void gpusync__goal_all(gpusync__goal *goal)
+{
+    goal->kind = GPUSYNC__ALL;
+    goal->number = GPUSYNC__LOAD(&goal->target->head.committed);
+    goal->unordered = GPUSYNC__LOAD(&goal->target->head.submitted);
+}
+
 /* Makes the goal of a point. */
 static inline gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
 {
@@ -4914,8 +4924,7 @@ static inline gpusync_result gpusync__goal_of(const gpusync_point *point, gpusyn
     goal->target = gpusync__target_of(point);
     if (point->timeline || point->ticket != GPUSYNC_EVERYTHING)
         return gpusync__number_of(point, &goal->number);
-    goal->kind = GPUSYNC__ALL;
-    goal->number = GPUSYNC__LOAD(&goal->target->head.committed);
+    gpusync__goal_all(goal);
     return GPUSYNC_OK;
 }
 
@@ -4944,7 +4953,8 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         gpusync__keep(goals[made].target);
         goals[made].handlers = options && options->handlers && !points[made].timeline;
     }
-    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, skips, 0, GPUSYNC_ENDED_INLINE, 0, 0};
+    gpusync__wait wait = {dev,   goals, made, made, how, GPUSYNC_OK, error, false,
+                          skips, 0,     0,    GPUSYNC_ENDED_INLINE, 0, 0};
     if (result == GPUSYNC_OK)
         result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
     else
@@ -4979,8 +4989,10 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
     goal.target = t;
     goal.kind = kind;
     goal.number = number;
-    gpusync__wait wait = {
-        t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, idle_ns, GPUSYNC_ENDED_INLINE, 0, 0};
+    if (kind == GPUSYNC__ALL)
+        gpusync__goal_all(&goal);
+    gpusync__wait wait = {t->device, &goal, 1,       1, GPUSYNC_WAIT_ALL,     GPUSYNC_OK, NULL, drains,
+                          false,     idle_ns, 0, GPUSYNC_ENDED_INLINE, 0,          0};
     if (!drains)
         return gpusync__await(&wait, timeout_ns, NULL);
     gpusync__sleep(&wait, gpusync_now_ns(), timeout_ns);
@@ -5053,11 +5065,11 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     gpusync_result result = gpusync__goal_of(&point, &goal);
     if (result != GPUSYNC_OK)
         return result;
-    bool runs = GPUSYNC__LOAD(&t->head.completed) < goal.number && gpusync__look(queue, goal.number);
-    if (GPUSYNC__LOAD(&t->head.completed) < goal.number && gpusync__look_around(t->device))
-        runs = false; /* it may wait, on the GPU too, for work or values of others, which that has found */
-    /* `completed` is read last: when AHEAD is cleared it has risen. */
-    if (runs && !GPUSYNC__LOAD(&t->alert) && GPUSYNC__LOAD(&t->head.completed) < goal.number)
+    if (!gpusync__has_come(&goal))
+        gpusync__look(queue, goal.kind == GPUSYNC__ALL ? UINT64_MAX : goal.number);
+    if (!gpusync__has_come(&goal)) /* it may wait, on the GPU too, for work or values of others */
+        gpusync__look_around(t->device);
+    if (!gpusync__may_end(&goal))
         return GPUSYNC_NOT_READY;
     result = gpusync__ask(queue, &goal, times);
     return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
@@ -5155,7 +5167,7 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, cons
     if (!t)
         return;
     gpusync__drop_all_open(t, after);
-    gpusync__take_some(t, 0, 0, GPUSYNC__SLEEPERS, after); /* a destroy */
+    gpusync__take_some(&t->entries, 0, 0, GPUSYNC__SLEEPERS, after); /* a destroy */
 }
 
 /* Takes the first callback that is due, of one target or of any (NULL), for this thread to run. NULL: there is none, or
@@ -5350,7 +5362,7 @@ static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buf
 /* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    w->place.number = ++q->opened;
+    w->place.number = w->ticket = ++q->opened;
     gpusync__put(q->open.prev, &w->place);
 }
 
@@ -5582,20 +5594,20 @@ static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
     return false;
 }
 
-/* Puts work behind all that the queue has, and gives it the next ticket. */
+/* Puts work behind all that the queue has, and gives it the next ticket, or number. */
 static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
 {
+    gpusync__head *head = &q->target.head;
+    uint64_t *last = w->unordered ? &head->submitted : &head->committed;
     w->next = NULL;
     w->at = q->end;
     *q->end = w;
     q->end = &w->next;
-    if (!q->front)
-        q->front = w;
-    if (!q->to_settle && !w->unordered)
-        q->to_settle = w;
-    q->unordered_count += w->unordered;
-    w->place.number = w->ticket = q->target.head.committed + 1;
-    GPUSYNC__STORE(&q->target.head.committed, w->ticket);
+    if (!q->front[w->unordered])
+        q->front[w->unordered] = w;
+    w->ticket = *last + 1;
+    GPUSYNC__STORE(last, w->ticket);
+    w->place.number = head->committed + head->submitted;
 }
 
 /* Holds work that has its ticket. may: NOT_YET, or BADLY: it ends. */
@@ -5617,14 +5629,17 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
     for (gpusync__link *link = w->links; link; link = link->next)
         if (link->signal)
             gpusync__promise(link);
-    int may = q->held && !w->unordered ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
+    int may = q->held && !w->unordered && !w->marker ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
     if (may == GPUSYNC__WELL && w->links)
         may = gpusync__judge(q, w, after);
     w->since_ns = now ? now : w->since_ns;
     gpusync__line_up(q, w);
+    w->on_complete = c;
     if (c) {
         gpusync__keep(&q->target);
-        gpusync__post(c, &q->target, w->ticket, after);
+        c->target = &q->target;
+        c->entry.number = (uint64_t)gpusync__ticket_of(w);
+        q->target.owed++;
     }
     if (may == GPUSYNC__WELL)
         gpusync__set_out(q, w, after);
@@ -5691,12 +5706,11 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
 }
 
 /* Traces that work has a ticket. */
-GPUSYNC__APART void gpusync__trace_entry(const gpusync_device *dev, const gpusync__work *w, bool holds, uint64_t now)
+GPUSYNC__APART void gpusync__trace_entry(const gpusync__work *w, bool holds, uint64_t now)
 {
-    gpusync_trace_kind kind = w->submitted ? GPUSYNC_TRACE_SUBMIT : GPUSYNC_TRACE_COMMIT;
-    gpusync__trace(dev, kind, &w->queue->target, w->ticket, w->label, now);
+    gpusync__trace_work(w->submitted ? GPUSYNC_TRACE_SUBMIT : GPUSYNC_TRACE_COMMIT, w, now);
     if (holds)
-        gpusync__trace(dev, GPUSYNC_TRACE_HOLD, &w->queue->target, w->ticket, w->label, now);
+        gpusync__trace_work(GPUSYNC_TRACE_HOLD, w, now);
 }
 
 /* New work for a buffer that nothing here knows. Under both locks, which it gives up to allocate and to ask Metal.
@@ -5742,7 +5756,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */
-        *ticket = (gpusync_ticket)w->ticket;
+        *ticket = (gpusync_ticket)w->ticket; /* UNORDERED work has none */
     gpusync__unlock(dev);
     if (state == GPUSYNC__SENT)
         gpusync__send_work(dev, w);
@@ -5751,7 +5765,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
     if (dev->trace && enters)
-        gpusync__trace_entry(dev, w, state == GPUSYNC__HELD, now);
+        gpusync__trace_entry(w, state == GPUSYNC__HELD, now);
     if (missed || moves) {
         gpusync__lock(dev);
         gpusync__finish(dev, &after);
@@ -5767,7 +5781,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
 static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
 {
     gpusync_queue *q = w->queue;
-    uint32_t place = !w->given && !(q->imported && own);
+    uint32_t place = !w->given && !own;
     uint32_t most = q->imported ? q->limit : 2 * q->limit;
     gpusync__lock(q->target.device);
     bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
@@ -5804,7 +5818,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__work_new(queue, NULL, 2) : NULL;
     if (!w)
         return result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
-    w->marker = w->unordered = true;
+    w->marker = true;
     result = gpusync__reserve(w, 1);
     if (result == GPUSYNC_OK) {
         if (behind)
@@ -6054,7 +6068,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
 {
     const uint32_t flags = GPUSYNC_SUBMIT_ON_GPU | GPUSYNC_SUBMIT_UNORDERED;
     if (!queue || !s || s->command_buffer_count > UINT32_MAX / 2 || (s->command_buffer_count && !s->command_buffers) ||
-        s->flags & ~flags)
+        s->flags & ~flags || (s->flags & GPUSYNC_SUBMIT_UNORDERED && ticket))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__callback *c = s->on_complete ? (gpusync__callback *)gpusync__zeroed(sizeof *c) : NULL;
     gpusync__work *w = gpusync__work_new(queue, NULL, s->command_buffer_count + 1);
@@ -6196,7 +6210,7 @@ GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *b
     return timeline->event;
 }
 
-GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value)
+GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value, gpusync_error *error)
 {
     if (!timeline || !value)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -6205,6 +6219,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     bool failed =
         GPUSYNC__LOAD(&timeline->target.alert) & GPUSYNC__FAILED; /* read first: nothing is reached after it */
     *value = GPUSYNC__LOAD(&timeline->target.head.completed);
+    if (failed && error)
+        *error = timeline->error;
     return failed ? timeline->error.result : GPUSYNC_OK;
 }
 
@@ -6235,7 +6251,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
         gpusync__keep(&t->target);
     gpusync__finish(dev, &after);
     if (traces) {
-        gpusync__trace(dev, GPUSYNC_TRACE_SIGNAL, &t->target, value, "", now);
+        gpusync__trace_value(&t->target, value, now);
         gpusync__unref(&t->target);
     }
     return result;
@@ -6262,7 +6278,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline,
         error = *reason;
         error.ticket = error.origin = 0; /* the host failed the timeline, no work did */
         error.dropped = 0;
-        error.inherited = error.ran = false;
+        error.inherited = error.ran = error.in_use = false;
         gpusync__clean(error.domain, sizeof error.domain);
         gpusync__clean(error.message, sizeof error.message);
         gpusync__clean(error.label, sizeof error.label);
@@ -6329,7 +6345,7 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
     gpusync_queue *q = first && t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
     if (first) {
         gpusync__alarm(t, GPUSYNC__CLOSED);
-        gpusync__take_some(t, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__ALL_KINDS, &after);
+        gpusync__take_some(&t->entries, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__ALL_KINDS, &after);
     }
     if (q) {
         gpusync__drop_all_open(t, &after);
@@ -6361,7 +6377,7 @@ static gpusync_result gpusync__close(gpusync__target *t, bool waits)
     if (q && waits)
         gpusync__look(q, UINT64_MAX);
     if (q && waits && gpusync_in_flight(q))
-        gpusync__await_one(t, GPUSYNC__ALL, GPUSYNC__LOAD(&t->head.committed), GPUSYNC_FOREVER, true);
+        gpusync__await_one(t, GPUSYNC__ALL, 0, GPUSYNC_FOREVER, true);
     bool gives_up = q && (!waits || gpusync_in_flight(q));
     if (gives_up)
         gpusync__abandon(q);
@@ -6637,6 +6653,9 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     gpusync__ring_init(&q->ready);
     gpusync__ring_init(&q->rooms);
     q->sticky = desc->sticky_failure;
+    if (q->sticky && q->limit < most && q->log_size < q->limit)
+        q->log_size = q->limit; /* the first failure stays on record beside those that inherit it */
+    q->user = desc->user;
     q->encoder_status = desc->encoder_status;
     q->imported = desc->metal_queue != NULL;
     q->spin = dev->spin;
@@ -6649,7 +6668,7 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
 GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
                                                     gpusync_queue **out)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, false};
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, false, NULL};
     static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (out)
@@ -6686,22 +6705,39 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *dev, const g
 
 /* -- what else a program asks */
 
-GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error)
 {
+    if (!queue || !queue->sticky || !error)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__look(queue, UINT64_MAX);
+    gpusync__lock(queue->target.device);
+    bool closed = queue->target.alert & GPUSYNC__CLOSED, found = !closed && gpusync__sticks(queue);
+    if (found)
+        *error = queue->stuck;
+    gpusync__unlock(queue->target.device);
+    return closed ? GPUSYNC_ERROR_DESTROYED : found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_result result = GPUSYNC_OK;
     if (!queue || !queue->sticky)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__look(queue, UINT64_MAX);
     gpusync__lock(queue->target.device);
-    bool closed = queue->target.alert & GPUSYNC__CLOSED;
-    if (!closed) {
-        queue->cleared_to = queue->target.head.committed;
-        if (queue->spread_to == UINT64_MAX)
-            queue->spread_to = queue->cleared_to;
-        queue->sticks = false;
+    const uint64_t committed = queue->target.head.committed;
+    if (queue->target.alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (ticket != GPUSYNC_EVERYTHING && ticket > (gpusync_ticket)committed)
+        result = GPUSYNC_ERROR_INVALID_TICKET;
+    else if (gpusync__sticks(queue) && queue->stuck.ticket > ticket)
+        result = GPUSYNC_NOT_READY;
+    if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
+        queue->stuck_to = committed;
         GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
     }
     gpusync__unlock(queue->target.device);
-    return closed ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
+    return result;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
@@ -6820,12 +6856,17 @@ static void gpusync__write_point(gpusync__report *out, const char *before, const
         gpusync__write(out, "%s %s", before, out->name);
 }
 
+/* What the number of work counts. */
+static const char *gpusync__work_name(const gpusync__work *w)
+{
+    return w->state == GPUSYNC__OPEN ? "open command buffer" : w->unordered ? "UNORDERED work" : "ticket";
+}
+
 /* What is to bring a value of the timeline: this work. NULL: none does. */
 static void gpusync__write_source(gpusync__report *out, const gpusync__target *t, const gpusync__work *w)
 {
     if (w)
-        gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal",
-                       w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number,
+        gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal", gpusync__work_name(w), w->ticket,
                        gpusync__name(&w->queue->target, out->name));
     else
         gpusync__write(out, ", which %s is to signal", gpusync__timeline_of(t)->outside ? "other code" : "no work");
@@ -6875,8 +6916,8 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
 static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w, unsigned long status)
 {
     const gpusync_queue *q = w->queue;
-    const gpusync__work *fronts[] = {NULL, q->held, NULL, q->to_settle, q->front, NULL}; /* by state */
-    const gpusync__work *front = w->unordered && w->state != GPUSYNC__SETTLED ? NULL : fronts[w->state];
+    const gpusync__work *fronts[] = {NULL, q->held, NULL, q->front[0], NULL}; /* by state */
+    const gpusync__work *front = w->unordered ? NULL : fronts[w->state];
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
     bool silent = w->state >= GPUSYNC__ENDED ? w->running && !w->unknown
                                              : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
@@ -6920,12 +6961,8 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
 static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, const char *label, unsigned long status)
 {
     const char *name = label[0] ? label : w->label;
-    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s: %s for %.1f ms",
-                   w->state == GPUSYNC__OPEN ? "open command buffer" : "ticket", w->place.number, name[0] ? " '" : "",
-                   name, name[0] ? "'" : "",
-                   w->marker      ? ", a marker"
-                   : w->unordered ? ", UNORDERED"
-                                  : "",
+    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s: %s for %.1f ms", gpusync__work_name(w), w->ticket,
+                   name[0] ? " '" : "", name, name[0] ? "'" : "", w->marker ? ", a marker" : "",
                    gpusync__state(w, status), gpusync__ms(w->since_ns, out->now));
     gpusync__write_reasons(out, w, status);
 }
@@ -6944,8 +6981,8 @@ static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
     return status;
 }
 
-/* Lines for open work, or for all that has a ticket and is kept. What is no more open, when it is to be written, has
-   its line there. */
+/* Lines for open work, or for all that is committed and kept. What is no more open, when it is to be written, has its
+   line there. */
 static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool open)
 {
     gpusync_device *dev = q->target.device;
@@ -6955,7 +6992,7 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
         gpusync__lock(dev);
         /* The search goes on from the last one, if that is listed yet. */
         bool listed =
-            last && (open ? last->state == GPUSYNC__OPEN && last->place.next : last->state < GPUSYNC__PUBLISHED);
+            last && (open ? last->state == GPUSYNC__OPEN && last->place.next : last->state < GPUSYNC__SETTLED);
         gpusync__work *w = listed ? last : open ? q->open.next->work : q->first;
         while (w && w->place.number <= number)
             w = open ? w->place.next->work : w->next;
@@ -7034,9 +7071,11 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
         gpusync__write(out, ": %" PRIu64 " of %" PRIu64 " %s", t->head.completed,
                        q ? t->head.committed : ((gpusync_warmup *)(void *)t)->count,
                        q ? "tickets are done" : "pipelines are compiled");
+    if (t->head.submitted)
+        gpusync__write(out, ", %" PRIu64 " of %" PRIu64 " UNORDERED", t->head.ended, t->head.submitted);
     if (q && !gpusync__has_room(q))
         gpusync__write(out, ", no room: its limit of %u is reached", (unsigned)q->limit);
-    if (q && q->sticks)
+    if (q && gpusync__sticks(q))
         gpusync__write(out, ", refuses new work, as the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket,
                        q->stuck.message);
     if (t->owed)
@@ -7138,7 +7177,7 @@ static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
     gpusync__lock(dev);
     GPUSYNC__STORE(&item->state, GPUSYNC__DONE);
     GPUSYNC__STORE(&t->head.completed, t->head.completed + 1);
-    gpusync__wake(t, t->head.completed, &after);
+    gpusync__wake(&t->entries, t->head.completed, &after);
     t->owed--;
     gpusync__caller_remove(dev, t, &self, &after);
     gpusync__finish(dev, &after);
@@ -7312,7 +7351,8 @@ GPUSYNC__STUB_DESTROY(gpusync_queue_destroy(gpusync_queue *queue), queue)
 GPUSYNC__STUB_DESTROY(gpusync_queue_abandon(gpusync_queue *queue), queue)
 GPUSYNC__STUB_DESTROY(gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user),
                       queue)
-GPUSYNC__STUB(gpusync_queue_clear_failure(gpusync_queue *queue))
+GPUSYNC__STUB(gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error))
+GPUSYNC__STUB(gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket))
 GPUSYNC__STUB(gpusync_queue_cancel_held(gpusync_queue *queue))
 GPUSYNC__STUB(gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
 GPUSYNC__STUB_OUT(gpusync_command_buffer_create(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
@@ -7330,7 +7370,7 @@ GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy(gpusync_timeline *timeline), time
 GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy_later(gpusync_timeline *timeline, gpusync_destroyed_fn destroyed,
                                                      void *user),
                       timeline)
-GPUSYNC__STUB(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value))
+GPUSYNC__STUB(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value, gpusync_error *error))
 GPUSYNC__STUB(gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value))
 GPUSYNC__STUB(gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason))
 GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
