@@ -1824,7 +1824,7 @@ typedef struct gpusync__work {
     uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
     uint32_t link_count, listed;  /* listed: signals on their timelines */
     uint32_t running;             /* completed handlers to come */
-    uint32_t room, own;           /* what it takes of the queue's room and of that for gpusync's own buffers */
+    uint32_t room;                /* what it takes of the queue's room */
     uint8_t state;
     bool unordered, submitted, marker;
     bool by_host;      /* the host makes the points that are added, in place of the GPU */
@@ -1854,7 +1854,7 @@ struct gpusync_queue {
     gpusync_spin own_spin;
     const gpusync_spin *spin;
     uint32_t limit, log_size;
-    bool imported, sticky, metal4, encoder_status;
+    bool sticky, metal4, encoder_status;
     gpusync_timeline *passed; /* of Metal 4: how much work with signals, in the order of sending, has made them */
     void *known;              /* the class of a command buffer that fits the queue. Atomic */
     uint64_t bad;             /* the highest ticket that failed. Read without the lock */
@@ -1878,7 +1878,6 @@ struct gpusync_queue {
     gpusync__work *free_work;    /* memory of work that is gone: a queue has its own, for the caches of its threads */
     uint32_t free_count;
     uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
-    uint32_t own;         /* taken besides: gpusync's own, of submissions and markers */
     gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
     gpusync_error *log;  /* record n, from 0 on, at n % log_size */
     uint64_t log_count;
@@ -2200,15 +2199,6 @@ static void gpusync__own_error(gpusync_error *error, gpusync_result result, cons
     gpusync__copy_text(error->message, sizeof error->message, message);
 }
 
-/* An error that tells of the loss of the device. */
-GPUSYNC__APART void gpusync__loss_error(const gpusync_device *dev, gpusync_error *error)
-{
-    gpusync__own_error(error, GPUSYNC_ERROR_DEVICE_LOST, dev->loss.message);
-    memcpy(error->domain, dev->loss.domain, sizeof error->domain);
-    error->failure = dev->loss.failure;
-    error->code = dev->loss.code;
-}
-
 /* The same for an optional error of a call. Returns the result. */
 GPUSYNC__APART gpusync_result gpusync__explain(gpusync_error *error, gpusync_result result)
 {
@@ -2288,16 +2278,15 @@ static gpusync_ticket gpusync__ticket_of(const gpusync__work *w)
 GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *error)
 {
     const char *why = w->why ? w->why : "the command buffer failed; there was no memory for Metal's text";
-    if (w->error)
+    if (w->error) {
         *error = *w->error;
-    else if (w->result == GPUSYNC_ERROR_DEVICE_LOST)
-        gpusync__loss_error(w->queue->target.device, error);
-    else
+    } else {
         gpusync__own_error(error, w->result, why);
-    if (!w->error)
-        gpusync__copy_text(error->label, sizeof error->label, w->label);
-    if (w->result != GPUSYNC_ERROR_DEVICE_LOST)
         error->failure = w->failure;
+        if (w->result == GPUSYNC_ERROR_DEVICE_LOST)
+            *error = w->queue->target.device->loss;
+        gpusync__copy_text(error->label, sizeof error->label, w->label);
+    }
     error->transient = w->failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || w->failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
                        w->failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
     error->ticket = error->origin = gpusync__ticket_of(w);
@@ -3339,12 +3328,11 @@ static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marke
     return alert < GPUSYNC__STUCK ? GPUSYNC_OK : gpusync__refusal(alert, marker);
 }
 
-/* Whether the program may have one more command buffer. A Metal queue that gpusync made holds twice as many, and one:
-   each ticket may take one of gpusync's own, and Metal counts a buffer until its handler returns, gpusync until it
-   begins. */
+/* Whether there is a place for one more command buffer. A Metal queue that gpusync made holds twice as many, and one:
+   Metal counts a buffer until its handler returns, gpusync until it begins. */
 static bool gpusync__has_room(const gpusync_queue *q)
 {
-    return q->room + (q->imported ? q->own : 0) < q->limit;
+    return q->room < q->limit;
 }
 
 /* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
@@ -3353,7 +3341,6 @@ static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *af
 {
     gpusync_queue *q = w->queue;
     q->room -= w->room;
-    q->own -= w->own;
     for (gpusync__entry *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
         q->room++;
         e->number = 1;
@@ -3440,18 +3427,13 @@ static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
     for (const gpusync__link *wait = w->links; wait != link; wait = wait->next)
         if (!wait->signal && wait->target == link->target && wait->entry.number >= lower->number)
             return true;
-    if (w->unordered || other->unordered || other->queue != w->queue)
-        return false;
-    if (!link->encoded) /* the host makes it in the work's turn */
-        return true;
-    if (!gpusync__link_of(lower)->encoded)
-        return false;
-    if (w->queue->metal4) /* its operations are in order */
-        return true;
-    if (t->imported && !t->order_only) /* nothing would end the GPU's wait if the other work failed */
-        return false;
-    link->behind = lower->number;
-    return true;
+    bool in_turn = !w->unordered && !other->unordered && other->queue == w->queue;
+    if (!link->encoded || !in_turn) /* the host makes it in the work's turn */
+        return in_turn;
+    if (!w->queue->metal4) /* whose operations are in order */
+        link->behind = lower->number;
+    /* The GPU waits for the lower value first, if the host ends this wait though the other work fails. */
+    return gpusync__link_of(lower)->encoded && (!link->behind || !t->imported || t->order_only);
 }
 
 /* Whether the host need not hold the work for this wait. */
@@ -3557,6 +3539,7 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
         return;
     dev->lost_ns = now;
     dev->loss = *error;
+    dev->loss.result = GPUSYNC_ERROR_DEVICE_LOST;
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     after->loses = dev->log != NULL;
     after->more = true;
@@ -4495,10 +4478,9 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
         bool lost = goal->kind != GPUSYNC__CALLS && gpusync__lost_long(wait->device);
         if (!closed && !lost)
             return false;
-        if (closed)
-            gpusync__explain(&error, GPUSYNC_ERROR_DESTROYED);
-        else
-            gpusync__loss_error(wait->device, &error);
+        gpusync__explain(&error, GPUSYNC_ERROR_DESTROYED);
+        if (!closed)
+            error = wait->device->loss;
         goal->kind = GPUSYNC__NUMBER; /* gpusync__tell: ALL that has not ended tells of no failure */
         stands = closed && wait->skips ? GPUSYNC__WELL : GPUSYNC__BADLY;
     }
@@ -5647,41 +5629,34 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
         gpusync__hold(q, w, may, after);
 }
 
-/* Finds the open work of a submission's command buffers: *parts, by `next`. Nothing has changed. Under both locks. */
-static gpusync_result gpusync__find_parts(const gpusync__work *w, gpusync__work **parts)
+/* Whether the command buffers of a submission may be part of it. */
+static gpusync_result gpusync__check_parts(const gpusync__work *w)
 {
     const gpusync_queue *q = w->queue;
-    if (q->metal4)
-        return w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
     for (uint32_t i = w->first; i < w->count; i++) {
-        gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
+        const gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (part && part->pointed)
             return GPUSYNC_ERROR_INVALID_ARGUMENT;
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
-        if (!part)
-            continue;
-        part->next = *parts;
-        *parts = part;
     }
-    return GPUSYNC_OK;
+    return q->metal4 && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
 }
 
-/* Counts the room of a submission's command buffers. The open work of some gives its own. */
-static void gpusync__join(gpusync__work *w, gpusync__work *parts, gpusync__after *after)
+/* Counts the room of a submission's command buffers, and takes the place of their open work. */
+static void gpusync__join(gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     uint32_t places = q->metal4 && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
     w->room += places;
     q->room += places;
-    for (gpusync__work *part = parts, *next; part; part = next) {
-        next = part->next;
-        gpusync__unlist(&part->place);
-        q->room -= part->room;
+    for (uint32_t i = w->first; i < w->count; i++) {
+        gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
+        if (!part)
+            continue;
+        q->room--;
         part->room = 0;
-        if (!w->label[0])
-            memcpy(w->label, part->label, sizeof w->label);
-        gpusync__bury(part, after);
+        gpusync__drop_open(part, after);
     }
 }
 
@@ -5690,8 +5665,7 @@ static void gpusync__join(gpusync__work *w, gpusync__work *parts, gpusync__after
 static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, bool enqueued, gpusync__callback *c,
                                          uint64_t now, gpusync__after *after)
 {
-    gpusync__work *parts = NULL;
-    gpusync_result result = w->submitted ? gpusync__find_parts(w, &parts) : GPUSYNC_OK;
+    gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
     if (result == GPUSYNC_OK)
         result = gpusync__accept(q, w);
     if (result == GPUSYNC_OK && enqueued && (w->pointed || q->held))
@@ -5699,7 +5673,7 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
     if (result != GPUSYNC_OK)
         return result;
     if (w->submitted)
-        gpusync__join(w, parts, after);
+        gpusync__join(w, after);
     gpusync__unlist(&w->place);
     gpusync__admit(q, w, c, now, after);
     return result;
@@ -5777,22 +5751,15 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     return result;
 }
 
-/* Takes room for work of gpusync's own command buffers, and a place for work that has no other. */
-static gpusync_result gpusync__reserve(gpusync__work *w, uint32_t own)
+/* Takes a place for a command buffer of gpusync's own, or for work that has none. */
+static gpusync_result gpusync__reserve(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
-    uint32_t place = !w->given && !own;
-    uint32_t most = q->imported ? q->limit : 2 * q->limit;
     gpusync__lock(q->target.device);
-    bool fits = (!place || gpusync__has_room(q)) && (!own || q->room + q->own + place + own <= most);
-    if (fits) {
-        w->room = place;
-        w->own = own;
-        q->room += place;
-        q->own += own;
-    }
+    w->room = gpusync__has_room(q);
+    q->room += w->room;
     gpusync__unlock(q->target.device);
-    return fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
+    return w->room ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
 }
 
 /* Makes a command buffer of gpusync's own, +1, or NULL. */
@@ -5819,7 +5786,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
     if (!w)
         return result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
     w->marker = true;
-    result = gpusync__reserve(w, 1);
+    result = gpusync__reserve(w);
     if (result == GPUSYNC_OK) {
         if (behind)
             w->buffers[w->count++] = gpusync__retain(behind);
@@ -6058,7 +6025,7 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     if (result == GPUSYNC_OK && s->signal_count)
         result = gpusync__add_links(w, s->signal_points, s->signal_count, true);
     if (result == GPUSYNC_OK && (!w->given || (own && !metal4)))
-        result = gpusync__reserve(w, own && !metal4);
+        result = gpusync__reserve(w);
     if (result == GPUSYNC_OK && own)
         result = gpusync__add_own(w);
     return result;
@@ -6657,7 +6624,6 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
         q->log_size = q->limit; /* the first failure stays on record beside those that inherit it */
     q->user = desc->user;
     q->encoder_status = desc->encoder_status;
-    q->imported = desc->metal_queue != NULL;
     q->spin = dev->spin;
     if (desc->spin) {
         q->own_spin = *desc->spin;
@@ -6869,20 +6835,8 @@ static void gpusync__write_source(gpusync__report *out, const gpusync__target *t
         gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal", gpusync__work_name(w), w->ticket,
                        gpusync__name(&w->queue->target, out->name));
     else
-        gpusync__write(out, ", which %s is to signal", gpusync__timeline_of(t)->outside ? "other code" : "no work");
-}
-
-/* The first open work of the device that is to signal the value, or a higher one. NULL: there is none. */
-static const gpusync__work *gpusync__open_signaller(const gpusync__target *t, uint64_t value)
-{
-    for (const gpusync__target *other = t->device->targets; other; other = other->next) {
-        const gpusync__entry *e = other->kind == GPUSYNC__QUEUE ? gpusync__queue_of(other)->open.next : NULL;
-        for (; e && e->work; e = e->next)
-            for (const gpusync__link *link = e->work->links; link; link = link->next)
-                if (link->signal && link->target == t && link->entry.number >= value)
-                    return e->work;
-    }
-    return NULL;
+        gpusync__write(out, ", which %s is to signal",
+                       gpusync__timeline_of(t)->outside ? "other code" : "no committed work");
 }
 
 /* What a call, or work, waits for. Signals of the work itself do not count. */
@@ -6895,7 +6849,7 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
     const gpusync__entry *e = gpusync__timeline_of(t)->promised.next;
     while (e->work && (e->number < number || e->work == w))
         e = e->next;
-    gpusync__write_source(out, t, e->work ? e->work : gpusync__open_signaller(t, number));
+    gpusync__write_source(out, t, e->work);
 }
 
 /* A signal of open or committed work, and the lower one that it goes behind. */
