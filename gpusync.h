@@ -1,4 +1,4 @@
-/* gpusync.h - v0.5.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
+/* gpusync.h - v0.6.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
    gpusync counts what a program commits to a Metal queue, and what has ended: one atomic load answers "is the work
    done?". A wait reads Metal's status, spins briefly when the end is near, then sleeps until the completed handler
@@ -63,18 +63,18 @@
 
    >>words -------------------------------------------------------------------------------------------------------------
 
-   Work        What has one ticket: a command buffer that the program commits, a submission, a marker.
+   Work        What ends as one: a command buffer that the program commits, a submission, a marker.
    Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
                made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
-   Held        Has a ticket, but Metal does not have the work yet (wait-before-signal): the work waits on the host for a
-               point, for held work before it, or for the order of values.
+   Held        Committed, but Metal does not have the work yet (wait-before-signal): the work waits on the host for a
+               point, for held work before it, or for a lower value of a timeline that it signals.
    Sent        Metal has the work.
    Ended       Its result is known, and on record if it is a failure.
-   Done        A ticket is done when it, and all ordered work before it, has ended, and the GPU is finished with all.
-               Work that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the
-               GPU may go on with it.
-   In flight   Has a ticket, and is not done.
-   UNORDERED   Submissions with GPUSYNC_SUBMIT_UNORDERED, and markers. Ordered: all other work.
+   UNORDERED   Submissions with GPUSYNC_SUBMIT_UNORDERED. They have no ticket. Ordered: all other work but markers.
+   Done        A ticket is done when it, and all tickets before it, have ended, and the GPU is finished with all. Work
+               that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the GPU
+               may go on with it.
+   In flight   Committed, and not done.
    Timeline    A number that only rises, raised by work or by the host. Its values are what work waits for and signals.
    Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
                reached, or the timeline fails.
@@ -88,11 +88,12 @@
    Ten sentences. Each call below keeps to them, and the tests are ordered by them.
 
      1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
-     2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the ordered work before
-        it, uses. True stays true. Whatever another call returned, gpusync_is_done decides about memory.
-     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets. UNORDERED work does not:
-        held, it waits for no other work of its queue and delays none, and it ends on its own. Once Metal has work,
-        Metal's order of the queue applies.
+     2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the work with tickets
+        before it, uses. True stays true. Whatever another call returned, gpusync_is_done decides about memory. Of
+        UNORDERED work, which has no ticket, gpusync_error.in_use decides.
+     3. The work of a queue goes to Metal, ends and calls back in the order of its tickets. Markers and enqueued buffers
+        go to Metal at once, and end in their turn. UNORDERED submissions have no ticket: each goes when its waits allow
+        it, and ends alone. Metal begins the buffers of a queue in order, and may overlap them.
      4. A ticket ends once, with one result. OK means that the work succeeded, and so did each point that it was given
         to wait for; earlier tickets of its queue do not count. Every other result is on record
         (gpusync_queue_next_error) before a call returns it, except where it describes the call alone: TIMEOUT,
@@ -102,16 +103,16 @@
      5. Only calls with a timeout_ns, destroy, abandon and set_trace wait; abandon does not wait for the GPU. (Metal
         itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
      6. The GPU never waits for the host, except to learn that a value will not come. gpusync holds work until each
-        ticket that it waits for has ended, and each value is reached, or Metal has the work that signals it. Values
-        from other code, where the timeline says so, are the exception.
+        ticket and value that it waits for has come. Where the GPU waits (encoded, ON_GPU) it holds work until Metal has
+        the work whose signal the GPU makes. Values from other code, where the timeline says so, are the exception.
      7. A timeline only rises. Its signals go to Metal in rising order. A signal that is not above what has been sent is
-        refused; held work with such a signal fails, and that timeline does not. A value is reached when its work has
-        succeeded, and stays reached.
+        refused; held work whose signal the host overtakes fails, and that timeline does not. A value is reached when
+        its work has succeeded, and stays reached.
      8. Work that fails fails the timelines that it was to signal. What waits for them, or for its ticket, fails, and
         never runs if it is still held. An order_only timeline rises however its work ends, unless Metal had the work
         and its end is unknown (abandoned, or on a lost device).
      9. Whatever does not move is in the report (gpusync_device_report), with its reason: every open command buffer and
-        what it is to signal, every ticket that has not ended and what it waits for, every call that sleeps.
+        what it is to signal, all work that has not ended and what it waits for, every call that sleeps.
     10. gpusync calls the program (hooks, callbacks, log, notify, trace) with no lock of its own, and never again after
         gpusync_device_destroy has returned OK, unless Metal still has a block of gpusync then (the log says so).
 
@@ -208,7 +209,7 @@
 #include <stdint.h>
 
 #define GPUSYNC_VERSION_MAJOR 0
-#define GPUSYNC_VERSION_MINOR 5
+#define GPUSYNC_VERSION_MINOR 6
 #define GPUSYNC_VERSION_PATCH 0
 /** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
 #define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
@@ -321,10 +322,10 @@ extern "C" {
     X(ERROR_IN_USE, -18,                                                                                           \
       "the device still has queues, timelines or warm-ups (see gpusync_device_report), or a call or handler runs") \
     X(ERROR_NOT_RISING, -19,                                                                                       \
-      "a timeline only rises: the value is reached, sent, out of range, or above one that is still to come")       \
+      "a timeline only rises: the value is reached, sent, to come already, out of range, or not above another one") \
     X(ERROR_QUEUE_FULL, -20,                                                                                       \
       "the queue has no room: wait for earlier work, or commit or discard open command buffers")                   \
-    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already and cannot be held")                            \
+    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already: it cannot be held, nor have waits and signals") \
     X(ERROR_COMPILE, -22, "a shader does not compile; gpusync_warmup_pipeline tells why")
 /* clang-format on */
 
@@ -414,15 +415,16 @@ typedef struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     /** Shows in failures and in the log; given to a queue that gpusync makes. NULL: that of metal_queue. */
     const char *GPUSYNC_OPT label;
-    /** Room: command buffers that may be open, held or sent at a time; a ticket counts as one at least. On a
-        metal_queue of the program's those that gpusync makes count, too: a submission may need one for its waits.
-        0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program made (64 by default):
+    /** Room: command buffers that may be open, held or sent at a time, gpusync's own, too: a marker, and the one for the
+        waits of a submission ON_GPU. Work without any counts as one. 0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program made (64 by default):
         pass one less than yours. */
     uint32_t max_command_buffer_count;
-    uint32_t error_log_count;             /**< Failures on record for gpusync_queue_next_error; 0: 64. */
+    /** Failures on record for gpusync_queue_next_error; 0: 64. With sticky_failure at least the limit above, if there is
+        one: the first failure stays on record beside those that inherit it. */
+    uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: see "Queues of Metal 4". */
-    bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_clear_failure. */
+    bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_failure. */
     /** Asks Metal which encoder failed (gpusync_error.encoder), for command buffers that gpusync makes; it costs time
         on CPU and GPU. Other buffers bring MTLCommandBufferDescriptor.errorOptions of their own. macOS 11, iOS 14. */
     bool encoder_status;
@@ -469,12 +471,12 @@ typedef struct gpusync_command_buffer_desc {
     that a look found ended whose handlers have not returned, and discarded or never run ones that the program still
     references: if these fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: does not wait for room.
-    Returns  OK; TIMEOUT: no room; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED;
-             ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure; ERROR_WOULD_DEADLOCK: in a callback,
-             without room, even if the timeout is 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, and for a second Metal has
-             had no work of any queue of the device, so that only the program can make room. ERROR_UNSUPPORTED also:
-             this Metal accepts no descriptor. ERROR_INVALID_ARGUMENT also: descriptor is not one, or comes with
-             unretained_references.
+    Returns  OK; TIMEOUT: no room; NOT_READY: no room, in a callback with timeout_ns 0; ERROR_WOULD_DEADLOCK: no room,
+             in a callback with a limit above 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, and for a second all places
+             have been open command buffers of which none was committed or discarded: only the program makes room;
+             ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY;
+             ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: this Metal accepts no descriptor.
+             ERROR_INVALID_ARGUMENT also: descriptor is not one, or comes with unretained_references.
     Threads any   Blocks up to timeout_ns, in the yield and park hooks   Owns *out is borrowed: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     gpusync_queue *queue, const gpusync_command_buffer_desc *GPUSYNC_OPT desc, uint64_t timeout_ns,
@@ -482,11 +484,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
 
 /** Give an open command buffer back: it will never be committed. Use it when a frame is dropped.
     The buffer signals nothing, and fails no timeline either: a value that it was to signal may be signalled by other
-    work. While a failure sticks on the queue, the timelines that the buffer was to signal fail with that failure (one
-    that is order_only gets the value, as if the buffer had been held and never run). Never discard a buffer that the
-    program has enqueued, and not committed: its Metal queue would wait for it.
-    Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more, as in a destroy.
-    Threads any   Blocks no   Owns releases the buffer; while a failure sticks, once order_only values are reached */
+    work; what waits for the value waits on, until gpusync_timeline_fail. Never discard a buffer that the program has
+    enqueued, and not committed: its Metal queue would wait for it.
+    Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more.
+    Threads any   Blocks no   Owns releases the buffer */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
@@ -497,15 +498,13 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
     Returns  OK: sent; or held, for held work before it, a wait in the buffer, or the order of its signals; or ended,
              never sent, since what it waits for has failed. Never call waitUntilCompleted on a buffer that may be held.
              After an error the buffer is as before, open or not: commit it later, or (not enqueued) discard it.
-             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so
-             its place in Metal's queue is taken, and it waits for what has not ended, or would have to be held: behind
-             held work, or for a lower value (its own queue's, too). Try again when these have ended; until then commit
-             no lower signal of the timeline to this queue. An enqueued buffer is sent whatever has failed: its ticket
-             fails with what it waits for, not with what it signals. Until its commit Metal runs nothing behind it. If
-             it is refused for good, call [buffer commit], then discard it: the GPU makes its signals, and gpusync
-             counts none. ERROR_NOT_RISING: it signals a value that is not above what was sent (for good); or it waits
-             for a value that it is to signal itself, or a higher one. The failure of a timeline that it is to signal,
-             if it is not enqueued. ERROR_EXECUTION: a failure sticks, see gpusync_queue_clear_failure.
+             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so it
+             cannot be held behind held work: try again later; or, for good, it has encoded waits or signals: call
+             [buffer commit], then discard it, and the GPU makes its waits, and no signals. Enqueue only where nothing
+             strict is submitted. Until its commit Metal runs nothing behind an enqueued buffer. Several may be committed
+             in any order: that of the commits is that of the tickets. ERROR_NOT_RISING: it signals a value that it may
+             not ("Order of values"). The failure of a timeline that it is to signal. ERROR_EXECUTION: a failure sticks,
+             see gpusync_queue_failure.
              ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
@@ -523,11 +522,10 @@ typedef struct gpusync__head {
 
 /** True if the GPU no longer uses anything that this work, and all ordered work before it, uses, whether it succeeded
     or failed. Ask this before memory is used again. One load, no message to Metal.
-    ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done (two loads). Does not look:
-             in a loop call gpusync_poll now and then, for a handler that Metal has lost.
-    Returns  false for NULL, whatever the ticket; for a ticket that was not issued; and while UNORDERED work before it
-             has not ended: there gpusync_poll knows sooner. Never true too early. In a callback of an
-             UNORDERED ticket it may still be false.   Threads any   Blocks no, wait-free   Owns nothing */
+    ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done, UNORDERED work, too (four
+             loads). Does not look: in a loop call gpusync_poll now and then, for a handler that Metal has lost.
+    Returns  false for NULL, whatever the ticket, and for a ticket that was not issued. Never true too early.
+    Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
@@ -550,8 +548,8 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
 #endif
 }
 
-/** The number of tickets that are not done: 0 means that the queue is idle. Two loads, no message to Metal.
-    Returns  never too few; too many by what is done after UNORDERED work that has not ended; 0 for NULL.
+/** How much work is not done: 0 means that the queue is idle. Four loads, no message to Metal.
+    Returns  never too few; too many by UNORDERED work that has ended before earlier such work has; 0 for NULL.
     Threads any   Blocks no, wait-free   Owns nothing */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
@@ -589,8 +587,8 @@ typedef struct gpusync_times {
              what it waited for, was dropped from the record; or 256 newer tickets followed it, and failures were
              dropped, so that its success is not known either; the failure of what it waited for, also ERROR_DESTROYED,
              ERROR_DEVICE_LOST and a program's own result of gpusync_timeline_fail. With any of these the GPU is
-             finished with this work, whatever earlier work does, unless it was given up (abandon, destroy on a lost
-             device). EVERYTHING: OK, or the first failure that gpusync_wait would return, which stays to be returned.
+             finished with this work, unless it was given up (abandon, destroy on a lost device). EVERYTHING: OK, or the
+             failure that gpusync_wait would return, which stays to be returned.
              ERROR_INVALID_TICKET: above what was committed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket,
@@ -603,20 +601,21 @@ typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled with an error (several points: see there); else unchanged. */
     /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
-        the ticket and of ordered work before it (not those of work that never ran, or before a marker). For a handler
+        the ticket and of the tickets before it (not those of work that never ran, or before a marker). For a handler
         that Metal never calls, and keeps, the wait ends at its limit, with TIMEOUT. Never make such a wait in a
         completed handler. Assumed: Metal runs handlers in the order of their addition; gpusync adds its own, which
         notes GPU times, last. So after such a wait gpusync_poll has the times. */
     bool handlers;
 } gpusync_wait_options;
 
-/** Wait until a ticket has ended: an ordered one ends after all ordered work before it, an UNORDERED one alone. A wait
-    for what is done costs two loads.
-    ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call. The wait returns the first
-             failure, ERROR_CANCELLED too, that does not count as reported by an earlier wait for everything. From then
-             on all failures of that work do: a later wait returns none of them, one that overlaps this in time does.
-             While a failure sticks, each wait for everything returns it. After a TIMEOUT none counts as reported. To
-             see every failure use gpusync_queue_next_error.
+/** Wait until a ticket has ended: all tickets before it have, too. A wait for what is done costs two loads.
+    ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call, UNORDERED work, too. The wait
+             returns the oldest failure on record, ERROR_CANCELLED too, that had not been told when it began. When it
+             returns one, all up to the newest one of the tickets that it covers count as told. So waits that overlap
+             each return it, and one that begins later does not: threads that share a queue wait for their tickets. A
+             failure of UNORDERED work counts as soon as it is on record. If the oldest one was pushed off the record,
+             the oldest that is left is returned (gpusync_error.dropped). While a failure sticks, each wait for
+             everything returns it. To see every failure use gpusync_queue_next_error.
     Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
              ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
@@ -629,10 +628,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
                                                           const gpusync_wait_options *GPUSYNC_OPT options);
 
 /** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
-    A queue that is being destroyed is skipped. Each queue counts as a wait for its GPUSYNC_EVERYTHING.
+    A queue that is being destroyed is skipped. The wait is one for the GPUSYNC_EVERYTHING of each queue, and tells the
+    failures of the queue that it returns one of, of no other.
     options  error: the failure of one queue, which gpusync_error.queue_label names; with TIMEOUT, too.
-    Returns  as gpusync_wait of EVERYTHING, ERROR_DESTROYED only as the end of work. After a TIMEOUT no failure counts
-             as reported, else all do. ERROR_OUT_OF_MEMORY: the call allocates where the device has more than 16 queues,
+    Returns  as gpusync_wait of EVERYTHING, ERROR_DESTROYED only as the end of work. ERROR_OUT_OF_MEMORY: the call allocates where the device has more than 16 queues,
              timelines and warm-ups.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
@@ -661,14 +660,16 @@ struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
     gpusync_ticket ticket;   /**< Of the queue that was asked; of a timeline that was asked: of the work that failed it.
-                                  0: the call, or the timeline, failed, not work; or its record was dropped. */
+                                  0: UNORDERED work (see label); the call, or the timeline, failed, not work; or its
+                                  record was dropped. */
     gpusync_ticket origin;   /**< inherited: the first failure's ticket, on the queue that queue_label names (with
-                                  ERROR_RESULT_UNKNOWN: of which nothing is known any more). 0: it was no work that
-                                  failed. Not inherited: as ticket. */
+                                  ERROR_RESULT_UNKNOWN: of which nothing is known any more). 0: UNORDERED work, or no
+                                  work, failed first. Not inherited: as ticket. */
     int64_t code;            /**< NSError code: look at the domain first. */
-    uint64_t dropped;        /**< Of gpusync_queue_next_error: records dropped since the cursor, before this failure. */
+    uint64_t dropped;        /**< Of gpusync_queue_next_error, and of waits for GPUSYNC_EVERYTHING: failures that newer
+                                  ones pushed off the record, unread or untold, before this one. */
     bool inherited;          /**< The failure of what the work waited for, or one that stuck: its texts, too. */
-    bool ran;                /**< Metal had the work of this ticket: memory may have been written. Not of ticket 0. */
+    bool ran;                /**< Metal had this work: memory may have been written. */
     bool in_use;             /**< This work was given up while Metal had it (abandon, destroy on a lost device): the GPU
                                   may use its memory, for ever. Of earlier work gpusync_is_done tells. */
     bool transient;          /**< The same work, encoded into a new command buffer, may succeed. */
@@ -699,7 +700,7 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 /** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has said so. It stays lost.
     From then on new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that Metal has may run,
     and ends as before. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
-    ended, and destroy gives such work up. gpusync_is_done stays the truth. Callbacks of work that never ends come with
+    ended, and destroy gives such work up. These errors have the class, code and text of the loss. gpusync_is_done stays the truth. Callbacks of work that never ends come with
     the destroy of its queue. Only a new process has been seen to work again after ACCESS_REVOKED.
     Does not look.
     Returns  false for NULL.   Threads any   Blocks no   Owns nothing */
@@ -755,7 +756,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 /** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
     the GPU uses and Metal does not retain.
     Never released if the work, or ordered work before it, is given up while Metal has that (abandon, destroy on a lost
-    device): the GPU may still use the object.
+    device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or, of
+    UNORDERED work, gpusync_error.in_use.
     Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
                                                                    void *object);
@@ -791,7 +793,7 @@ typedef struct gpusync_timeline_desc {
         The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
     bool signalled_by_others;
     /** For frames that outlive a failed one: if work fails, or never runs, the host signals its value, on an imported
-        event too, once each lower value of sent work is reached, whatever higher one is sent. */
+        event too, once each lower value that committed work is to signal is reached. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -805,10 +807,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_dev
                                                                      gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
 
 /** Destroy a timeline. Waits and callbacks of the host for values that are not reached end with ERROR_DESTROYED.
-    The callbacks run in this call. Work goes on: signals of work with a ticket, held or sent, still reach waits of such
-    work. Held work that waits for a value above all these signals ends with ERROR_DESTROYED; if an open command buffer
-    is to signal that or a higher value, not before its discard. Open buffers may still be committed, and are judged
-    by the same rule. Where other code signals the timeline, held work goes on waiting.
+    The callbacks run in this call. Work goes on: signals of committed work, held or sent, still reach waits of such
+    work. Held work that waits for a value above all these signals ends with ERROR_DESTROYED: destroy a timeline behind
+    the commits of its signals. Open buffers may still be committed, and are judged by the same rule. Where other code
+    signals the timeline, held work goes on waiting.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until a callback of it that runs has returned   Owns releases the event */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
@@ -835,13 +837,14 @@ GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_O
 /** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
     signalled counts when the work has succeeded. A value that the host signals may be here, and end waits, a moment
     before the event shows it. Does not look at work; reads the event with signalled_by_others.
+    error    Gets the failure when the call returns it, else is unchanged. May be NULL.
     Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value,
                                                                     gpusync_error *GPUSYNC_OPT error);
 
 /** Raise the timeline from the host. Ends waits for the value, on host and GPU, and sends work held for it. Signals of
-    held and open work up to the value come too late then: they are NOT_RISING.
+    held and open work up to the value come too late then: they are NOT_RISING. Cancelled work fails no timeline then.
     Returns  OK; ERROR_NOT_RISING: not above what is reached (another thread may have been first), not below the lowest
              signal of sent work that is not reached (Vulkan's rule), or above GPUSYNC_MAX_VALUE; the result of the
              failure; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
@@ -894,63 +897,75 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
                                                                const gpusync_wait_options *GPUSYNC_OPT options,
                                                                size_t *GPUSYNC_OPT which);
 
-/* Waits and signals of work. A command buffer with encoded waits and signals is committed like any other.
-   gpusync_submit makes one ticket of several command buffers, even ones encoded elsewhere.
+/* Waits and signals of work. They are encoded into a command buffer, which is committed like any other; or they are
+   those of a submission, which makes one ticket of several command buffers. Never both.
 
-   Held. gpusync holds work on the host, where the GPU's watchdog does not end it, until each ticket that it waits for
-   has ended, each value is reached or is signalled by work that Metal has (the GPU then waits), no held work is in
-   front of it, and the order of values allows it. The thread that ends or commits what the work waits for sends it,
-   often Metal's completion thread. A signal behind the wait for it on one queue never comes; gpusync_queue_cancel_held
-   ends such work.
+   Held. gpusync holds work on the host, where the GPU's watchdog does not end it, until each ticket and value that it
+   waits for has come. Where the GPU waits (encoded, GPUSYNC_SUBMIT_ON_GPU) a value needs no more than that Metal has
+   the work whose signal the GPU makes. No held work may be in front of it, and the order of values has to allow it. The
+   thread that ends or commits what the work waits for sends it, often Metal's completion thread. A signal behind the
+   wait for it on one queue never comes; gpusync_queue_cancel_held ends such work.
 
    Order of values. The GPU compares numbers: a wait for 3 also ends when the event shows 5. So the signals of a
-   timeline go to Metal in rising order. Work that signals 5 is held
-     - while a lower value is sent and not reached. Two cases are exempt: ordered work of the same queue, where the GPU
-       makes both signals; and work that waits for the lower value or a higher one (ping-pong);
-     - while an open command buffer of another queue is to signal a lower value, until its commit (held or not) or
-       discard.
-   Held signals do not count: once 5 is sent, work that is held with a lower signal fails with ERROR_NOT_RISING, and an
-   open buffer with one is refused. Where several held ones could go, the lowest value goes first; if on several
-   timelines each has a lower value than another one, some work goes first, and others fail.
+   timeline go to Metal in rising order: the lowest signal of committed work first, held or not. Number values at the
+   commit; open buffers do not count. NOT_RISING is a signal that is not above what was sent or reached, that committed
+   work is to make already, or that is not above one of earlier ordered work of its queue. Work with a higher signal is
+   held
+     - while work that is to signal a lower value is not sent; cancelled work counts until it has ended in its turn;
+     - while a lower value is sent and not reached, except behind ordered work of the same queue, where the host makes
+       the higher signal, or the GPU makes both; and except in work that waits for the lower value or a higher one.
+   So no work overtakes work: only the host and other code fail held work. If on two timelines each of two works has the
+   lower value, neither goes: the report shows it, gpusync_queue_cancel_held ends it. A failed timeline has no order.
+
+   Overlap. Metal may run command buffers of one queue that share no tracked resource at the same time, and complete
+   them in any order (gfx-rs/wgpu#9483). A value that the GPU signals stands for what its own command buffer has done
+   before, and for nothing else: signal in the buffer that does the work. Where a lower value of the queue is in flight,
+   the GPU waits for that before it signals, as far as the host ends such a wait whatever happens (the event is the
+   timeline's own, or order_only); otherwise the work is held until the lower value is reached.
 
    Failure. The value is reached when the work has succeeded. If the work fails, a timeline that is not order_only fails
    with its error: its own event gets UINT64_MAX, and what waits for it fails. Work that waits on the GPU then stops
-   waiting, and runs on whatever its input contains; its ticket fails. Work with a ticket that only signals a timeline
-   does not fail with the timeline. */
+   waiting, and runs on whatever its input contains; its ticket fails. Work that only signals the timeline does not fail
+   with the timeline. */
 
 /** Encode a wait: what comes later in the command buffer waits for the point, on the GPU. Call it between encoders, or
     before the first one to make everything wait, and before any signal of this buffer. The buffer is open from here on.
-    command_buffer  Any uncommitted one of the Metal queue.
+    command_buffer  Any of the Metal queue that is not enqueued or committed.
     point           A value, or a ticket of any queue of the device, for which the host waits.
     The buffer is held, as a whole, as "Held" says. Nothing is encoded for what is reached. Commit it with
-    gpusync_commit or gpusync_submit, not with [buffer commit]; or discard it. If the point fails, the ticket fails
+    gpusync_commit, not with [buffer commit]; or discard it. If the point fails, the ticket fails
     with the same error; if the record of how a ticket ended is gone, with ERROR_RESULT_UNKNOWN.
     Returns  OK, also for a timeline that has failed. After an error nothing is encoded. ERROR_INVALID_ARGUMENT also:
-             behind a signal of this buffer; a point of another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE.
-             ERROR_INVALID_TICKET: above what was committed, or EVERYTHING. ERROR_WRONG_QUEUE; ERROR_ALREADY_COMMITTED;
-             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+             behind a signal of this buffer (what it waits for may need the signal: commit at the signal); a point of
+             another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE. ERROR_INVALID_TICKET: above what was committed,
+             or EVERYTHING. ERROR_WRONG_QUEUE; ERROR_ENQUEUED; ERROR_ALREADY_COMMITTED; ERROR_OUT_OF_MEMORY;
+             ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads the one that encodes the buffer   Blocks no   Owns retains the buffer and what the point names */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
                                                                  gpusync_point point);
 
-/** Encode a signal of a value, at this place of the command buffer: put it at the buffer's end, for the host counts the
-    value as reached when the whole buffer has succeeded. Until the commit nothing is promised: other work may signal
-    the value first, and the commit is refused then.
+/** Have the command buffer signal a value on the GPU, at its end: gpusync encodes the signal as it sends the buffer. May
+    be called while an encoder is open; it must be ended at the commit. Until the commit nothing is promised: other work
+    may signal the value first, and the commit is refused then. Whoever wants a value in the middle of a buffer signals
+    an imported event by hand.
     command_buffer  As gpusync_encode_wait.
-    Returns  as gpusync_encode_wait. The failure of the timeline (gpusync_timeline_wait says why). ERROR_NOT_RISING: not
-             above what was sent, what this buffer signals already, and what it waits for; or above GPUSYNC_MAX_VALUE.
-             ERROR_INVALID_ARGUMENT also: a ticket.
+    Returns  as gpusync_encode_wait. The failure of the timeline (gpusync_timeline_query says why). ERROR_NOT_RISING: as
+             "Order of values" says; not above what this buffer signals already, and what it waits for; or above
+             GPUSYNC_MAX_VALUE. ERROR_INVALID_ARGUMENT also: a ticket.
     Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
 
-/** Flags of a submission. Open: later versions may have more. */
+/** Flags of a submission. 1 and 2 were flags of older versions: refused. Open: later versions may have more.
+    Without ON_GPU a submission is strict: it is held until each value is reached, and the host signals in the work's
+    turn, so the value stands for all work with tickets before it, too. An encoded wait for such a value is held until it
+    is reached. Values of other code are known to the host by the listener or a look (50 to 400 ms where Metal's
+    listener does not hear): for these use ON_GPU, or one command buffer with an encoded wait. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
-    /** The host waits until each value is reached, and signals, in place of the GPU. Without it the waits are in a
-        command buffer of gpusync's in front, the signals at the end of the last command buffer (of several enqueued
-        ones the host signals): where these and the others share no tracked resource, Metal may run the work before a
-        wait ends, and signal before all has ended. */
-    GPUSYNC_SUBMIT_UNORDERED = 4, /**< Passes held work; while it is held, no work queues up behind it (sentence 3). */
+    GPUSYNC_SUBMIT_UNORDERED = 4, /**< No ticket: `ticket` must be NULL. Passes held work, and delays none. */
+    /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. For command
+        buffers that share tracked resources: where they do not, Metal may run the work before a wait ends, and signal
+        before all has ended. Metal 4: operations of the queue, in order. No effect without command buffers. */
     GPUSYNC_SUBMIT_ON_GPU = 8
 } gpusync_submit_flags;
 
@@ -969,30 +984,32 @@ typedef struct gpusync_submission {
 } gpusync_submission;
 
 /** Submit command buffers between waits and signals as one ticket, which ends when all of them, and all points that
-    they wait for, have ended. Waits and signals that were encoded into the buffers count, too. Never waits for room.
-    Add nothing to the command buffers afterwards: gpusync does, when it sends them, perhaps on another thread.
+    they wait for, have ended. Never waits for room. Add nothing to the command buffers afterwards: gpusync does, when it
+    sends them, perhaps on another thread. UNORDERED: signals and on_complete tell of the end; a failure is on record
+    with ticket 0 and the label; GPUSYNC_EVERYTHING, destroy, counts and the report cover the work.
     Returns  OK: sent, held, or ended already; *ticket is written before on_complete may run. After an error the command
              buffers are as before, and on_complete is not called. Every error of gpusync_commit, about any of the
              command buffers. ERROR_QUEUE_FULL: no room for a submission without command buffers, or for gpusync's own
              one with the waits. ERROR_INVALID_TICKET: a wait above what was committed, or EVERYTHING. ERROR_NOT_RISING
              also: the signals of one timeline do not rise, or a value above GPUSYNC_MAX_VALUE. ERROR_METAL_NIL:
-             gpusync's own buffer. ERROR_ENQUEUED also: an enqueued command buffer behind one that is not, or behind
-             gpusync's own for waits: Metal would run it first. ERROR_INVALID_ARGUMENT also: a point of another device,
-             a signal of a ticket, a command buffer twice, an unknown flag.
+             gpusync's own buffer. ERROR_ENQUEUED: any of them is enqueued. ERROR_INVALID_ARGUMENT also: a command buffer
+             with encoded waits or signals (commit it); one twice; a ticket of UNORDERED work; a point of another
+             device; a signal of a ticket; an unknown flag.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
     Owns retains command buffers until their handlers ran, and what the points name until the submission has ended */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
 /** Get a ticket for what other code (MPSGraph, sokol_gfx, commitAndContinue) has committed to this Metal queue: gpusync
-    commits an empty command buffer behind it, at once, whatever is held. The ticket is UNORDERED.
+    commits an empty command buffer behind it, at once, whatever is held. The ticket ends in its turn, behind held work
+    before it, too: never make what held work waits for depend on a marker behind it.
     behind   A command buffer of this queue that was committed: the ticket ends after it, and fails with its error if
              it fails. Pass it where you have it. NULL: the ticket ends after what was committed before, and does not
              fail with it (assumed: Metal runs no empty command buffer beside work in front of it).
-    A sticky failure refuses no marker, and a marker's failure sticks, too. The ticket does not cover work that the
-    other code commits later. Metal runs the marker after command buffers that the other code has enqueued, also those
-    that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did, discard
-    the open command buffer, which gives its room back. (If it was held, Metal aborts when gpusync sends it.)
+    A failure that sticks refuses no marker, and ends none; a marker's failure sticks. The ticket does not cover work
+    that the other code commits later. Metal runs the marker after command buffers that the other code has enqueued, also
+    those that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did,
+    discard the open command buffer, which gives its room back. (If it was held, Metal aborts when gpusync sends it.)
     Returns  OK; ERROR_NOT_COMMITTED: Metal does not have `behind`, which may be held; ERROR_WRONG_QUEUE;
              ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
@@ -1005,9 +1022,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue
 /** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
     Danger: the GPU continues with the work that Metal has, and no call can find out when it is finished, so
     gpusync_is_done stays false: never free or reuse the memory of this work. Waits of other threads for what has not
-    ended return ERROR_DESTROYED. Sent work ends with ERROR_DESTROYED, held work with ERROR_CANCELLED (on a lost device
-    both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that this sent work was to signal
-    fail, order_only ones too.
+    ended return ERROR_DESTROYED. Sent work ends with ERROR_DESTROYED and gpusync_error.in_use, held work with
+    ERROR_CANCELLED (on a lost device both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that
+    this sent work was to signal fail, order_only ones too.
     Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
     Threads one, see >>threads   Blocks until callbacks of the queue that run have returned
     Owns releases what the queue kept; Metal keeps command buffers in flight. Objects of gpusync_release_after stay */
@@ -1025,38 +1042,43 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
                                                        gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                        void *GPUSYNC_OPT user);
 
-/** End all held work of the queue with ERROR_CANCELLED, plain commits that are held for other work, too. Ordered
-    work ends in its turn, after the ordered work before it; the timelines that the work was to signal fail then
-    (order_only ones rise, and another that has been sent a higher value meanwhile does not fail: sentence 7). Work that
-    has failed in front of all held work keeps its failure. Encode cancelled work into new command buffers; do not
-    commit the old ones: gpusync no longer knows what these wait for on the GPU.
+/** End all held work of the queue with ERROR_CANCELLED, plain commits that are held for other work, too. Work with a
+    ticket ends in its turn; the timelines that the work was to signal fail then (order_only ones rise). Work that has
+    failed in front of all held work keeps its failure. Encode cancelled work into new command buffers; do not commit
+    the old ones: gpusync no longer knows what these wait for on the GPU.
     Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
 
-/** Let a queue with gpusync_queue_desc.sticky_failure accept new work after a failure. Looks first.
-    A failure of the queue's work (any result but ERROR_CANCELLED, its own or inherited) sticks from when the work ends
-    until this call:
+/** Read the failure that sticks to a queue with gpusync_queue_desc.sticky_failure. Looks first, as gpusync_poll.
+    A failure of ordered work or of a marker (any result but ERROR_CANCELLED, its own or inherited) sticks from when the
+    work ends until gpusync_queue_clear_failure; a second one does not replace it. While it sticks:
       New work     gpusync_command_buffer_create, gpusync_commit and gpusync_submit return ERROR_EXECUTION and change
-                   nothing. Discard a refused open buffer, or commit it after this call. A marker is accepted.
-      Held work    never runs, even if this call comes soon. It ends with the error, or with a newer one that sticks by
-                   its turn.
-      Sent work    that is ordered, of a higher ticket, and was sent before this call gets the error, even if it
-                   succeeds, and even after this call. UNORDERED work gets none, nor does ordered work get that of
-                   UNORDERED work.
-      Everything   waits and polls for GPUSYNC_EVERYTHING return the error, when that work has ended.
-    A failure of an earlier ticket that is found after this call does not stick. Timelines that failed stay failed. The
-    call reports nothing: the next wait for everything returns a failure that no earlier one has.
-    Returns  OK, also when nothing has failed; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: a queue that is not sticky.
+                   nothing; a marker is accepted. Commit a refused open buffer after the clear, or discard it.
+      Held work    that is ordered never runs.
+      Everything   waits and polls for GPUSYNC_EVERYTHING return the failure, when that work has ended.
+    Ordered work that was committed before the clear ends with this failure, or one of its own, whenever it ends.
+    UNORDERED work and markers keep their own results.
+    error    Gets it when OK, else is unchanged.
+    Returns  OK: it sticks; NOT_READY: none does; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: not a sticky queue.
+    Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error);
+
+/** Accept new work again, if the program has handled the failure that sticks. Looks first. If the call clears one, work
+    that was committed before it sticks no more, however it ends. Timelines that failed stay failed. The call reports
+    nothing: a wait for everything still returns what was not told.
+    ticket   The failed ticket that was handled (gpusync_error.ticket); EVERYTHING: whatever sticks.
+    Returns  OK: cleared; or nothing stuck: nothing has changed, and work in flight may still fail and stick. NOT_READY:
+             the failure of a later ticket sticks: nothing has changed. ERROR_INVALID_TICKET: above what was committed;
+             ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: not a sticky queue.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket);
 
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error);
-
 /** Write a text that says why nothing moves: a line for every open command buffer (its number counts those of its
-    queue) and what it is to signal, every ticket that has not ended, or has a handler left, with its reason (what it
-    waits for, and what is to bring that), every object, every call that sleeps (not in a spin, or in Metal),
-    every callback that runs. "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more,
-    and its ticket ends in its turn. "Waits on the host": gpusync holds it. Where "no work" is to signal, the host may.
+    queue) and what it is to signal, all work that has not ended, or has a handler left, with its reason (what it waits
+    for, which committed work is to bring that, which lower signal it goes behind), every object, every call that sleeps
+    (not in a spin, or in Metal), every callback and log call that runs. "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more,
+    and its ticket ends in its turn. "Waits on the host": gpusync holds it. Where "no committed work" is to signal, an
+    open command buffer or the host may.
     An age counts from when a buffer was opened, or work was held, sent, or found over; a commit to a busy queue does
     not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
     without a label have numbers, one series for the device.
@@ -1081,12 +1103,11 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
    End        Metal reports it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
               repair a feedback that Metal loses: then the ticket never ends, and gpusync_queue_destroy does not return
               (gpusync_queue_abandon does). Never wait on the feedbackQueue of the program's own queue descriptor.
-   Points     Waits and signals of a submission are operations of the queue, in front of its commit and behind it: a
-              wait delays all later work of the queue, UNORDERED work too. When a wait takes too long Metal gives it up
-              and runs the work. If the value is still not reached at the feedback, the ticket fails with
-              GPUSYNC_FAILURE_GPU_TIMEOUT; a value reached meanwhile hides that. With HOST_SYNC the host waits; a
-              submission without command buffers is HOST_SYNC. Where a submission waits for a timeline and signals it,
-              the host signals.
+   Points     Waits and signals ON_GPU are operations of the queue, in front of its commit and behind it: a wait delays
+              all later work of the queue, UNORDERED work too. When a wait takes too long Metal gives it up and runs the
+              work. If the value is still not reached at the feedback, the ticket fails with
+              GPUSYNC_FAILURE_GPU_TIMEOUT; a value reached meanwhile hides that. Where a submission waits for a timeline
+              and signals it, the host signals.
    ERROR_UNSUPPORTED  gpusync_command_buffer_create, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit_marker;
               on either kind of queue a command buffer of the other kind. */
 
@@ -1127,11 +1148,11 @@ struct gpusync_hooks {
 /** Counts since the queue, or the device, was made. A wait for what is done may go uncounted: if loads answer, the wait
     writes to no memory. */
 typedef struct gpusync_stats {
-    uint64_t commits;          /**< Tickets. */
-    uint64_t completions;      /**< Tickets that have ended. */
-    uint64_t failures;         /**< Tickets that failed, cancelled ones too. */
+    uint64_t commits;          /**< Works that were committed: tickets, and UNORDERED work. */
+    uint64_t completions;      /**< Works that have ended. */
+    uint64_t failures;         /**< Works that failed, cancelled ones too. */
     uint64_t failures_dropped; /**< Failures that newer ones pushed off the record. */
-    uint64_t held;             /**< Tickets that were held. */
+    uint64_t held;             /**< Works that were held. */
     uint64_t waits_inline;     /**< Waits that ended at once. */
     uint64_t waits_status;     /**< Waits that ended by a look. */
     uint64_t waits_spin;       /**< Waits that ended in the spin. */
@@ -1177,7 +1198,7 @@ typedef struct gpusync_trace_event {
     uint64_t time_ns;                             /**< When, by gpusync_now_ns. */
     const gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
     gpusync_ticket ticket;                        /**< Of commit, submission or wait. */
-    uint64_t number;                              /**< Of UNORDERED work: 1, 2, ... on its queue. */
+    uint64_t number;                              /**< Of UNORDERED work, whose ticket is 0: 1, 2, ... of the queue. */
     const gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value. */
     uint64_t value;                               /**< Signalled or waited for. */
     gpusync_result result;                        /**< Of the work, the wait or the point. */
@@ -3463,7 +3484,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->target.alert & GPUSYNC__LOST)
         gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
-    if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
+    if (w->result != GPUSYNC_OK || (gpusync__sticks(q) && !w->unordered))
         return GPUSYNC__BADLY;
     for (const gpusync__link *link = w->links; link; link = link->next) {
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
@@ -7442,6 +7463,23 @@ GPUSYNC__PLAIN(command_buffer_create,
 /* -------------------------------------------------------------------------- >>history --
 
    Changes
+     0.6.0, not released: fewer corners. What was, and what a program of 0.5 does instead:
+
+       gpusync_submit waits on the GPU is strict: the host waits and signals; GPUSYNC_SUBMIT_ON_GPU does as 0.5 did
+       GPUSYNC_SUBMIT_HOST_SYNC        gone: the default
+       tickets of UNORDERED work       gone: on_complete and signals tell; gpusync_error.in_use; `ticket` is NULL
+       a marker ends alone             in its turn
+       encoded points in a submission  refused: commit such a buffer by itself
+       enqueued buffers with points    refused
+       encode_signal at its place      at the end of its buffer
+       a signal waits for open buffers they do not count; a value that committed work is to signal is refused
+       failures told by overlap        by the record: see gpusync_wait; gpusync_error.dropped
+       gpusync_queue_clear_failure(q)  names the ticket; new: gpusync_queue_failure
+       a discard fails timelines       never
+       gpusync_timeline_query(t, v)    has a third argument, error
+       QUEUE_FULL of an idle device    of this queue alone, see gpusync_command_buffer_create
+       new                             gpusync_queue_desc.user, gpusync_error.queue_user
+
      0.5.0, 2026-11-30: rebuilt on the contract at the head of this file. What was, and what a program of 0.4 does
      instead:
 

@@ -315,7 +315,7 @@ static void end_wrong(graph *g, const char *file, int line)
     }
     for (i = 0; i < (int)g->rules->timelines; i++) {
         uint64_t value = 0;
-        gpusync_result result = g->t[i].closed ? GPUSYNC_NOT_READY : gpusync_timeline_query(g->s.t[i], &value);
+        gpusync_result result = g->t[i].closed ? GPUSYNC_NOT_READY : gpusync_timeline_query(g->s.t[i], &value, NULL);
         fprintf(stderr, "\n  timeline %d: %d, failures %llx; a query says %d, with %d", i, (int)g->t[i].reached,
                 (unsigned long long)g->t[i].failure, (int)value, result);
     }
@@ -384,7 +384,7 @@ static bool ask_inherited(const graph *g, const model_work *w)
 static gpusync_result ask_timeline(const graph *g, int timeline, uint64_t *value)
 {
     if (!g->t[timeline].closed)
-        return gpusync_timeline_query(g->s.t[timeline], value);
+        return gpusync_timeline_query(g->s.t[timeline], value, NULL);
     *value = 0;
     return GPUSYNC_NOT_READY;
 }
@@ -1959,8 +1959,8 @@ static void step_submit(graph *g)
                                      .command_buffer_count = w->buffer_count};
     if (w->unordered)
         submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
-    if (w->host_sync && (buffers || !g->q[queue].metal4))
-        submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
+    if (!w->host_sync)
+        submission.flags |= GPUSYNC_SUBMIT_ON_GPU;
     if (callback) {
         submission.on_complete = called;
         submission.user = (void *)(uintptr_t)g->callback_count;
@@ -2288,7 +2288,7 @@ static void step_clear(graph *g)
     if (!g->q[queue].sticky || g->q[queue].closed)
         return;
     say(g, "%u: clear_failure of queue %d\n", g->step, queue);
-    assert_ok(gpusync_queue_clear_failure(g->s.q[queue]));
+    assert_ok(gpusync_queue_clear_failure(g->s.q[queue], GPUSYNC_EVERYTHING));
     for (i = 0; i < g->work_count; i++) /* it ends with a newer one that sticks "by its turn", even if not any more */
         if (g->work[i].queue == queue && g->work[i].state == MODEL_OVER && g->work[i].inherits)
             g->work[i].allowed |= g->q[queue].sticks;

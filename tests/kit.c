@@ -556,57 +556,23 @@ static void drop_recordings(void)
     }
 }
 
-/* Adds what was remembered for the buffers of a submission. */
-typedef struct whole_submission {
-    gpusync_submission s;
-    gpusync_point *waits, *signals;
-} whole_submission;
-
-static bool remembers(const gpusync_submission *s)
+/* Notes of which run the buffers are part. False: points were encoded into one of them, so it may not be submitted. */
+static bool make_one_run(const gpusync_submission *s)
 {
-    bool found = false;
-    if (!s->command_buffers || !__atomic_load_n(&recordings, __ATOMIC_SEQ_CST)) return false;
+    bool pointed = false;
+    if (!s->command_buffers || !__atomic_load_n(&recordings, __ATOMIC_SEQ_CST)) return true;
     for (size_t i = 0; i < s->command_buffer_count; i++) {
         recording *r = recording_of(s->command_buffers[i]);
         if (r) r->leader = s->command_buffers[0];
-        if (r && r->waits + r->signals) found = true;
+        if (r && r->waits + r->signals) pointed = true;
     }
-    return found;
-}
-
-static void make_whole(const gpusync_submission *s, whole_submission *whole)
-{
-    size_t most = s->wait_count + s->signal_count + 2 * MOST_POINTS * s->command_buffer_count;
-    whole->s = *s;
-    whole->waits = (gpusync_point *)malloc(most * sizeof(gpusync_point));
-    whole->signals = (gpusync_point *)malloc(most * sizeof(gpusync_point));
-    must(whole->waits && whole->signals, "no memory");
-    if (s->wait_count) memcpy(whole->waits, s->wait_points, s->wait_count * sizeof(gpusync_point));
-    whole->s.signal_count = 0;
-    for (size_t i = 0; i < s->command_buffer_count; i++) {
-        const recording *r = recording_of(s->command_buffers[i]);
-        if (!r) continue;
-        memcpy(whole->waits + whole->s.wait_count, r->wait, r->waits * sizeof(gpusync_point));
-        memcpy(whole->signals + whole->s.signal_count, r->signal, r->signals * sizeof(gpusync_point));
-        whole->s.wait_count += r->waits;
-        whole->s.signal_count += r->signals;
-    }
-    if (s->signal_count)
-        memcpy(whole->signals + whole->s.signal_count, s->signal_points, s->signal_count * sizeof(gpusync_point));
-    whole->s.signal_count += s->signal_count;
-    whole->s.wait_points = whole->waits;
-    whole->s.signal_points = whole->signals;
+    return !pointed;
 }
 
 gpusync_result submit_to(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket)
 {
-    whole_submission whole;
-    if (!remembers(submission)) return gpusync_submit(queue, submission, ticket);
-    make_whole(submission, &whole);
-    gpusync_result result = gpusync_submit(queue, &whole.s, ticket);
-    free(whole.waits);
-    free(whole.signals);
-    return result;
+    if (!make_one_run(submission)) return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    return gpusync_submit(queue, submission, ticket);
 }
 
 /* -- marks -------------------------------------------------------------------------------------------------------- */
@@ -853,7 +819,13 @@ gpusync_ticket commit(gpusync_queue *queue, void *buffer)
 {
     recording *r = recording_of(buffer);
     gpusync_ticket ticket = 0;
-    if (r && r->waits + r->signals) return SUBMIT(queue, BUFFERS(buffer));
+    if (r && r->waits + r->signals) {
+        const gpusync_submission s = {.wait_points = r->wait, .wait_count = r->waits, .signal_points = r->signal,
+                                      .signal_count = r->signals, BUFFERS(buffer), .flags = GPUSYNC_SUBMIT_ON_GPU};
+        r->leader = buffer;
+        assert_ok(gpusync_submit(queue, &s, &ticket));
+        return ticket;
+    }
     assert_ok(gpusync_commit(queue, buffer, &ticket));
     assert_true(ticket > 0);
     return ticket;
@@ -941,7 +913,7 @@ void signal_value(gpusync_timeline *timeline, uint64_t value)
 uint64_t value_of(gpusync_timeline *timeline)
 {
     uint64_t value = UINT64_MAX;
-    assert_ok(gpusync_timeline_query(timeline, &value));
+    assert_ok(gpusync_timeline_query(timeline, &value, NULL));
     return value;
 }
 
@@ -959,9 +931,11 @@ void fail_timeline(gpusync_timeline *timeline, gpusync_result result)
 
 gpusync_ticket submit_at(gpusync_queue *queue, const gpusync_submission *submission, const char *file, int line)
 {
+    bool unordered = submission->flags & GPUSYNC_SUBMIT_UNORDERED;
     gpusync_ticket ticket = 0;
-    assert_result_at(submit_to(queue, submission, &ticket), GPUSYNC_OK, "gpusync_submit", file, line);
-    if (ticket <= 0) _fail(file, line);
+    gpusync_result result = submit_to(queue, submission, unordered ? NULL : &ticket);
+    assert_result_at(result, GPUSYNC_OK, "gpusync_submit", file, line);
+    if (ticket <= 0 && !unordered) _fail(file, line);
     return ticket;
 }
 

@@ -234,7 +234,7 @@ void stage_close(stage *s);
 
    On a queue of Metal 4 new_buffer records an empty command buffer, which the kit owns, with its allocator, until the
    stage is closed; the panel takes it for its run. encode_wait and encode_signal, which are not there, remember the
-   point: commit and SUBMIT make it one of the submission's. */
+   point: commit makes a submission ON_GPU of it. */
 
 #define at(timeline, value) gpusync_at_value(timeline, value)
 #define ticket_at(queue, ticket) gpusync_at_ticket(queue, ticket)
@@ -260,9 +260,10 @@ uint64_t value_of(gpusync_timeline *timeline); /* which has not failed */
 /* What its event shows, as a value of the timeline. Makes the event known to other code. */
 uint64_t shown(gpusync_timeline *timeline);
 void fail_timeline(gpusync_timeline *timeline, gpusync_result result);
-#define assert_failed(timeline, result) assert_result(gpusync_timeline_query(timeline, &(uint64_t){0}), result)
+#define assert_failed(timeline, result) assert_result(gpusync_timeline_query(timeline, &(uint64_t){0}, NULL), result)
 
-/* SUBMIT(queue, WAITS(at(t, 1), ticket_at(q, 2)), BUFFERS(buffer), SIGNALS(at(t, 2)), .flags = ...) -> its ticket */
+/* SUBMIT(queue, WAITS(at(t, 1), ticket_at(q, 2)), BUFFERS(buffer), SIGNALS(at(t, 2)), .flags = ...) -> its ticket, or, if
+   it is UNORDERED, 0 */
 #define KIT_LIST(type, ...) ((type[]){__VA_ARGS__})
 #define KIT_COUNT(type, ...) (sizeof(KIT_LIST(type, __VA_ARGS__)) / sizeof(type))
 #define WAITS(...) .wait_points = KIT_LIST(gpusync_point, __VA_ARGS__), .wait_count = KIT_COUNT(gpusync_point, __VA_ARGS__)

@@ -124,7 +124,7 @@ static void set_up_ahead(void *unused)
     for (int i = 0; i < 2; i++) {
         buffers[i] = make_buffer(stage.q[0]);
         submit_buffer(stage.q[0], buffers[i], i ? NULL : &wait, NULL, NULL,
-                      i ? GPUSYNC_SUBMIT_UNORDERED : GPUSYNC_SUBMIT_HOST_SYNC);
+                      i ? GPUSYNC_SUBMIT_UNORDERED : 0);
     }
     softmetal_finish(buffers[1]);
     turns_add("ends", let_go_and_end, NULL);

@@ -186,7 +186,7 @@ on_all_kinds_with(test_S3_who_waits_for_a_stream_that_waits_waits_for_both, .que
         gpusync_point first = ticket_at(s->q[0], commit_new(s->q[0]));
         void *last = new_buffer(s->q[2]);
         if (barrier == A_BUFFER) commit(s->q[1], waiting(s->q[1], first));
-        else SUBMIT(s->q[1], WAITS(first), .flags = barrier == THE_HOST ? GPUSYNC_SUBMIT_HOST_SYNC : 0);
+        else SUBMIT(s->q[1], WAITS(first));
         gpusync_ticket second = commit_new(s->q[1]);
         encode_wait(s->q[2], last, ticket_at(s->q[1], second));
         gpusync_ticket third = commit(s->q[2], last);
@@ -207,7 +207,7 @@ on_stage_with(test_S6_work_that_shares_no_memory_stays_behind_its_wait, .queues 
     void *by_host = new_buffer(s->q[0]);
     commit(s->q[1], signalling(s->q[1], at(s->t[0], 1)));
     commit(s->q[0], encoded);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(by_host), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(by_host));
     assert_int_equal(softmetal_what_is_due(encoded), SOFTMETAL_WAIT_DUE);
     assert_false(is_sent(by_host));
     assert_true(finish_next(s->q[1]));
@@ -444,7 +444,7 @@ on_stage_with(test_S5_a_flush_that_gets_no_buffer_makes_nothing_look_done, .time
         assert_result(gpusync_wait(s->q[0], last, 0, NULL), GPUSYNC_TIMEOUT);
         assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_TIMEOUT);
     }
-    last = SUBMIT(s->q[0], BUFFERS(frame), SIGNALS(at(s->t[0], 1)));
+    last = SUBMIT(s->q[0], BUFFERS(frame), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], last, NULL));
     assert_int_equal(value_of(s->t[0]), 1);

@@ -268,7 +268,7 @@ on_stage_with(test_ownership_buffers_are_kept_as_long_as_they_are_needed, .timel
     void *open = new_buffer(s->q[0]);
     encode_wait(s->q[0], foreign[0], at(s->t[0], 1)); /* open from here on */
     commit(s->q[0], foreign[1]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(foreign[2]), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(foreign[2]));
     for (unsigned i = 0; i < 3; i++) metal_release(foreign[i]);
     assert_int_equal(softmetal_live("command_buffer"), before + 4);
     assert_ok(gpusync_command_buffer_discard(s->q[0], open));
@@ -489,7 +489,7 @@ static void *tour_through_metal(void *unused)
     must(!gpusync_encode_wait(queues[0], buffers[0], at(timelines[1], 1)), "encode_wait");
     must(!gpusync_encode_signal(queues[0], buffers[0], at(timelines[0], 1)), "encode_signal");
     must(!TRY_SUBMIT(queues[0], &ticket, WAITS(at(timelines[0], 0)), BUFFERS(buffers[0]), SIGNALS(at(timelines[0], 2)),
-                     .on_complete = run_nothing, .label = "a submission"), "a submission");
+                     .on_complete = run_nothing, .label = "a submission", .flags = GPUSYNC_SUBMIT_ON_GPU), "a submission");
     must(!gpusync_on_done(at(timelines[1], 1), run_nothing, NULL), "on_done");
     must(!gpusync_release_after(queues[0], ticket, object), "release_after");
     must(!gpusync_commit_marker(queues[1], buffers[1], NULL), "a marker");
@@ -501,7 +501,7 @@ static void *tour_through_metal(void *unused)
     must(!gpusync_timeline_signal(timelines[0], 3), "a signal");
     must(!gpusync_commit(queues[0], buffers[2], &ticket), "a commit");
     must(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL) == GPUSYNC_ERROR_EXECUTION, "a wait for failed work");
-    must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 20)), BUFFERS(buffers[3])), "a submission");
+    must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 20)), BUFFERS(buffers[3]), .flags = GPUSYNC_SUBMIT_ON_GPU), "a submission");
     must(!gpusync_queue_cancel_held(queues[1]), "cancel");
     must(!gpusync_command_buffer_discard(queues[0], buffers[4]), "a discard");
     must(!gpusync_timeline_fail(timelines[0], NULL), "fail");
@@ -541,7 +541,7 @@ on_both_kinds_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_g
         assert_int_equal(softmetal_live("block"), blocks);
     }
     assert_int_equal(kit_now().allocations, allocations);
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_int_equal(softmetal_live("block"), blocks + (long)softmetal_outstanding(s->metal[0]));
     finish_all(s);
     assert_int_equal(softmetal_live("block"), blocks);
@@ -705,16 +705,16 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(TRY_SUBMIT(s->q[1], ticket, BUFFERS(c.of_other, c.enqueued)), ERROR_ENQUEUED);
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.late)), ERROR_NOT_RISING);
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.doomed)), ERROR_COMPILE);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(at(s->t[2], 1))), ERROR_COMPILE);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, 3))), ERROR_INVALID_TICKET);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, GPUSYNC_EVERYTHING))), ERROR_INVALID_TICKET);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(ticket_at(q, 1))), ERROR_INVALID_ARGUMENT);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.half), SIGNALS(at(s->t[1], 20))), ERROR_NOT_RISING);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.selfish), SIGNALS(at(s->t[1], 9))), ERROR_NOT_RISING); /* waits for 9 */
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(at(s->t[2], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_COMPILE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, 3)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, GPUSYNC_EVERYTHING)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(ticket_at(q, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.half), SIGNALS(at(s->t[1], 20)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.selfish), SIGNALS(at(s->t[1], 9)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_NOT_RISING); /* waits for 9 */
     refused(TRY_SUBMIT(q, ticket, WAITS(at(s->t[1], 9)), SIGNALS(at(s->t[1], 8))), ERROR_NOT_RISING);
     refused(TRY_SUBMIT(s->q[2], ticket, SIGNALS(at(s->t[1], 30))), ERROR_QUEUE_FULL);
     refused(TRY_SUBMIT(s->q[2], ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), ERROR_QUEUE_FULL);
-    refused(TRY_SUBMIT(s->q[2], ticket, WAITS(at(s->t[1], 30)), .flags = GPUSYNC_SUBMIT_HOST_SYNC), ERROR_QUEUE_FULL);
+    refused(TRY_SUBMIT(s->q[2], ticket, WAITS(at(s->t[1], 30))), ERROR_QUEUE_FULL);
     /* gpusync_commit_marker */
     refused(gpusync_commit_marker(NULL, NULL, ticket), ERROR_INVALID_ARGUMENT);
     refused(gpusync_commit_marker(q, c.open, ticket), ERROR_NOT_COMMITTED);
@@ -759,8 +759,8 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(gpusync_wait(NULL, 1, 0, NULL), ERROR_INVALID_ARGUMENT);
     refused(gpusync_wait(q, 3, GPUSYNC_FOREVER, NULL), ERROR_INVALID_TICKET);
     refused(gpusync_queue_cancel_held(NULL), ERROR_INVALID_ARGUMENT);
-    refused(gpusync_queue_clear_failure(NULL), ERROR_INVALID_ARGUMENT);
-    refused(gpusync_queue_clear_failure(q), ERROR_INVALID_ARGUMENT); /* not sticky */
+    refused(gpusync_queue_clear_failure(NULL, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT); /* not sticky */
     refused(gpusync_device_wait(NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
     /* gpusync_queue_create */
     c.out = NULL;
@@ -868,7 +868,7 @@ on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues =
     assert_ok(gpusync_command_buffer_discard(s->q[0], dropped));
     assert_int_equal(value_of(s->t[0]), 0);
     assert_false(job_is_over(&waits));
-    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_ok(job_end(&waits));
     assert_int_equal(gpusync_in_flight(s->q[0]), 0);
@@ -1036,7 +1036,7 @@ static void take_empty(stage *s) /* no buffer, one ticket */
 
 static void take_empty_host_sync(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
 }
 
 static void take_marker(stage *s)
@@ -1141,7 +1141,7 @@ on_stage_with(test_R10_a_huge_limit_is_no_small_one, .timelines = 2)
         void *metal = metal_retain(gpusync_queue_metal(queue));
         assert_int_equal(room_of(queue), 64); /* as many as it tries */
         for (unsigned k = 0; k < 4; k++)
-            SUBMIT(queue, WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[1], 4 * i + k + 1)));
+            SUBMIT(queue, WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[1], 4 * i + k + 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         signal_value(s->t[0], i + 1);
         while (finish_next_of(metal)) {}
         assert_ok(gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL));
@@ -1213,7 +1213,7 @@ without_stage(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program)
         bool fits;
     } rows[] = {
         {"plain", false, false, false, 0, 4, true},
-        {"host waits and signals", true, true, false, GPUSYNC_SUBMIT_HOST_SYNC, 4, true},
+        {"host waits and signals", true, true, false, 0, 4, true},
         {"none for the signal", false, true, false, 0, 4, true},
         {"one for the wait", true, false, false, 0, 4, false},
         {"one for the wait", true, false, false, 0, 3, true},
@@ -1234,7 +1234,7 @@ without_stage(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program)
         stage s;
         stage_open(&s, &desc);
         own_queue(&s, 5, 4);
-        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)));
+        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         for (unsigned k = 0; k < rows[i].open; k++) buffers[k] = new_buffer(s.q[1]);
         gpusync_point wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
                       gpusync_point signal = at(s.t[1], 1);
@@ -1326,14 +1326,14 @@ static void *keep_busy(void *argument)
         uint64_t reached = 0;
         void *buffer;
         must(!gpusync_command_buffer_create(b->queue, NULL, GPUSYNC_FOREVER, &buffer), "no room");
-        must(!gpusync_timeline_query(b->others, &reached), "a timeline has failed");
+        must(!gpusync_timeline_query(b->others, &reached, NULL), "a timeline has failed");
         do {
             if (i % 3 == 0) result = gpusync_commit_marker(b->queue, NULL, NULL);
             else if (i % 3 == 1) result = TRY_SUBMIT(b->queue, NULL, .label = "empty");
             else result = GPUSYNC_OK;
             must(!result || result == GPUSYNC_ERROR_QUEUE_FULL, "a marker or a barrier is refused");
             result = TRY_SUBMIT(b->queue, &ticket, WAITS(at(b->others, reached)), BUFFERS(buffer),
-                                SIGNALS(at(b->mine, b->value + 1)));
+                                SIGNALS(at(b->mine, b->value + 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
             must(!result || result == GPUSYNC_ERROR_QUEUE_FULL, "a submission is refused");
         } while (result);
         b->value++;
@@ -1364,7 +1364,7 @@ static stage *refilled;
 static void submit_in_the_handler(void *user, gpusync_log_level level, const char *text)
 {
     stage *s = refilled;
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
 }
 
 on_stage_with(test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submission, .timelines = 2,

@@ -86,7 +86,7 @@ on_both_kinds_with(test_R20_destroy_waits_for_what_metal_has_and_cancels_the_res
     for (uint32_t i = 0; i < 3; i++)
         mark(s, buffers[i], i + 1);
     commit(s->q[0], buffers[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[1]), SIGNALS(at(s->t[1], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[1]), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     commit(s->q[0], buffers[2]);
     for (int i = 0; i < 3; i++)
         on_done(ticket_at(s->q[0], i + 1), &notes[i]);
@@ -347,7 +347,7 @@ static void ask_closed_queue(void *user, gpusync_result result, const gpusync_er
     must_say(ERROR_DESTROYED, gpusync_on_done(ticket_at(q, 1), remember, NULL));
     must_say(ERROR_DESTROYED, gpusync_release_after(q, 1, foreign));
     must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q));
-    must_say(ERROR_DESTROYED, gpusync_queue_clear_failure(q));
+    must_say(ERROR_DESTROYED, gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING));
     must_say(ERROR_DESTROYED, gpusync_queue_destroy_later(q, remember_destroyed, NULL));
     must(buffer == NULL && ticket == 77, "a refused call has written something");
     metal_release(foreign);
@@ -361,7 +361,7 @@ static void ask_closed_timeline(void *user, gpusync_result result, const gpusync
     gpusync_ticket ticket = 77;
     uint64_t value = 0;
     must(result == GPUSYNC_OK, "the callback's result");
-    must_say(OK, gpusync_timeline_query(t, &value));
+    must_say(OK, gpusync_timeline_query(t, &value, NULL));
     must(value == 1 && gpusync_timeline_metal(t, NULL), "a question");
     must_say(OK, gpusync_timeline_wait(t, 1, GPUSYNC_FOREVER, NULL));
     must_say(ERROR_DESTROYED, gpusync_timeline_signal(t, 2));
@@ -1308,7 +1308,7 @@ on_both_kinds_with(test_R19_where_others_signal_held_work_goes_on, .timelines = 
     void *event = metal_retain(gpusync_timeline_metal(s->t[0], NULL));
     uint64_t base;
     assert_ptr_equal(gpusync_timeline_metal(s->t[0], &base), event);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
     assert_ok(gpusync_timeline_destroy(taken_timeline(s, 0)));
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
     METAL__AS(void, uint64_t)(event, metal__sel("setSignaledValue:"), base + 1);

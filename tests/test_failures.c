@@ -224,7 +224,7 @@ static gpusync_ticket end_with_execution(stage *s)
 
 static gpusync_ticket end_with_cancelled(stage *s)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     return ticket;
 }
@@ -232,14 +232,14 @@ static gpusync_ticket end_with_cancelled(stage *s)
 static gpusync_ticket end_with_not_rising(stage *s)
 {
     gpusync_ticket ticket =
-        SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 5)));
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 5)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     signal_value(s->t[1], 6); /* overtakes it */
     return ticket;
 }
 
 static gpusync_ticket end_with_destroyed(stage *s)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_timeline_destroy(s->t[2]));
     s->t[2] = NULL;
     return ticket;
@@ -247,7 +247,7 @@ static gpusync_ticket end_with_destroyed(stage *s)
 
 static gpusync_ticket end_with_the_programs_result(stage *s)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
     return ticket;
 }
@@ -255,20 +255,20 @@ static gpusync_ticket end_with_the_programs_result(stage *s)
 static gpusync_ticket end_with_that_of_another_queue(stage *s)
 {
     gpusync_ticket first = commit_failing(s->q[1], SOFTMETAL_OUT_OF_MEMORY);
-    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], first)), BUFFERS(new_buffer(s->q[0])));
+    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], first)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
 }
 
 /* The GPU waits for it, and runs the work whatever its input contains. */
 static gpusync_ticket end_with_that_of_sent_work(stage *s)
 {
-    SUBMIT(s->q[1], BUFFERS(failing_buffer(s->q[1], SOFTMETAL_PAGE_FAULT)), SIGNALS(at(s->t[0], 1)));
-    return SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[1], BUFFERS(failing_buffer(s->q[1], SOFTMETAL_PAGE_FAULT)), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    return SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
 }
 
 static gpusync_ticket end_with_an_unknown_result(stage *s)
 {
     for (int i = 0; i < 10; i++) fail_one(s, s->q[1]); /* on record are four */
-    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], 1)), BUFFERS(new_buffer(s->q[0])));
+    return SUBMIT(s->q[0], WAITS(ticket_at(s->q[1], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
 }
 
 static const struct ending {
@@ -361,7 +361,7 @@ on_stage(test_S4_R24_a_submission_fails_though_the_handler_of_what_failed_in_it_
             gpusync_error error;
             softmetal_fail_as(buffers[bad], SOFTMETAL_PAGE_FAULT, NULL);
             softmetal_lose_handlers(buffers[bad]);
-            gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(timeline, 1)));
+            gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
             softmetal_finish(buffers[first]);
             softmetal_finish(buffers[1 - first]);
             finish_all(s); /* the signal's own */
@@ -456,8 +456,8 @@ on_all_kinds_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_name
     softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, "too large");
     gpusync_ticket origin = commit(s->q[0], buffer);
     gpusync_ticket second = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], origin)), BUFFERS(named_buffer(s->q[1], "victim")),
-                                   SIGNALS(at(s->t[0], 1)));
-    gpusync_ticket third = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])));
+                                   SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket third = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     gpusync_error first = record_of(s->q[0], origin);
     assert_int_equal(record_of(s->q[1], second).origin, origin);
@@ -477,7 +477,7 @@ on_all_kinds_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_name
 
 on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "late")));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "late")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     gpusync_error error = record_of(s->q[0], ticket);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
@@ -500,7 +500,7 @@ on_stage(test_R14_of_several_buffers_that_failed_the_first_is_told)
             if (i) softmetal_fail_as(buffers[i], i == 1 ? SOFTMETAL_PAGE_FAULT : SOFTMETAL_INNOCENT_VICTIM, NULL);
             if (lost) softmetal_lose_handlers(buffers[i]);
         }
-        ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2], buffers[3]), SIGNALS(at(timeline, 1)));
+        ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2], buffers[3]), SIGNALS(at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         finish_all(s);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
         assert_string_equal(record_of(s->q[0], ticket).label, "culprit");
@@ -540,7 +540,7 @@ static void go_on_behind(stage *s, gpusync_ticket failed)
     void *buffer = NULL;
     must(gpusync_poll(s->q[0], failed, NULL) == GPUSYNC_ERROR_EXECUTION, "a poll inside");
     must(!gpusync_queue_next_error(s->q[0], &cursor, &error), "next_error inside");
-    must(!gpusync_queue_clear_failure(s->q[0]), "a clear inside");
+    must(!gpusync_queue_clear_failure(s->q[0], GPUSYNC_EVERYTHING), "a clear inside");
     must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer inside");
     must(!gpusync_commit(s->q[0], buffer, &lines.committed), "a commit inside");
 }
@@ -1028,7 +1028,7 @@ static void assert_inherits(gpusync_queue *queue, gpusync_ticket ticket, gpusync
 
 static void clear(gpusync_queue *queue)
 {
-    assert_ok(gpusync_queue_clear_failure(queue));
+    assert_ok(gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING));
 }
 
 static bool sticks(gpusync_queue *queue)
@@ -1108,9 +1108,9 @@ on_both_kinds_with(test_R17_held_work_ends_and_never_runs, .timelines = 2, STICK
     mark(s, held, 1);
     mark(s, behind, 2);
     mark(s, alone, 3);
-    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)));
+    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     tickets[1] = commit(s->q[0], behind);
-    tickets[2] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    tickets[2] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU);
     for (unsigned i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     settle(s);
     for (unsigned i = 0; i < 3; i++) {
@@ -1139,7 +1139,7 @@ on_both_kinds_with(test_R17_sent_ordered_work_of_a_higher_ticket_takes_the_error
     mark(s, first, 1);
     mark(s, second, 2);
     tickets[0] = commit(s->q[0], first);
-    tickets[1] = SUBMIT(s->q[0], BUFFERS(second), SIGNALS(at(s->t[0], 1)));
+    tickets[1] = SUBMIT(s->q[0], BUFFERS(second), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_marks(1, 2);
     assert_ok(gpusync_poll(s->q[0], before, NULL));
@@ -1159,7 +1159,7 @@ on_stage_with(test_R17_the_failure_of_unordered_work_is_taken_by_held_and_new_wo
     gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(failing_buffer(s->q[0], SOFTMETAL_PAGE_FAULT)),
                                    .flags = GPUSYNC_SUBMIT_UNORDERED);
     gpusync_ticket sent = commit_new(s->q[0]);
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], sent, NULL));
     assert_inherits(s->q[0], held, failed, false);
@@ -1262,7 +1262,7 @@ on_stage_with(test_R17_ordered_work_that_was_sent_before_the_clear_takes_it_stil
 {
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
     void *running = new_buffer(s->q[0]);
-    gpusync_ticket old = SUBMIT(s->q[0], BUFFERS(running), SIGNALS(at(s->t[0], 1)));
+    gpusync_ticket old = SUBMIT(s->q[0], BUFFERS(running), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_true(finish_next(s->q[0]));
     assert_true(sticks(s->q[0]));
     clear(s->q[0]);
@@ -1314,7 +1314,7 @@ on_stage_with(test_R17_a_thread_that_waits_for_room_is_woken_by_the_failure_alon
 on_stage_with(test_R17_the_error_passes_to_another_sticky_queue, .queues = 2, STICKY)
 {
     gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    gpusync_ticket inherits = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])));
+    gpusync_ticket inherits = SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     gpusync_ticket behind = commit_new(s->q[1]);
     finish_all(s);
     assert_inherits(s->q[1], inherits, failed, false);
@@ -1340,7 +1340,7 @@ static void fail_and_clear_in_commit(void *unused, softmetal_phase phase, void *
     signal_value(in_commit.s->t[0], 1);
     softmetal_finish(in_commit.fails);
     in_commit.polled = gpusync_poll(in_commit.s->q[0], 1, NULL);
-    in_commit.cleared = gpusync_queue_clear_failure(in_commit.s->q[0]);
+    in_commit.cleared = gpusync_queue_clear_failure(in_commit.s->q[0], GPUSYNC_EVERYTHING);
 }
 
 on_stage_with(test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleared, .timelines = 1, STICKY)
@@ -1349,7 +1349,7 @@ on_stage_with(test_R17_work_that_was_about_to_go_takes_a_failure_that_was_cleare
     softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
     commit(s->q[0], fails);
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held),
-                                   .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED);
+                                   .flags = GPUSYNC_SUBMIT_UNORDERED);
     metal_retain(held);
     in_commit.s = s;
     in_commit.fails = fails;
@@ -1375,7 +1375,7 @@ without_stage(test_R11_a_discard_fails_timelines_only_while_a_failure_sticks)
             stage s;
             stage_open(&s, &desc);
             void *buffer = signalling(s.q[0], at(s.t[0], 1));
-            gpusync_ticket waits = SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), BUFFERS(new_buffer(s.q[1])));
+            gpusync_ticket waits = SUBMIT(s.q[1], WAITS(at(s.t[0], 1)), BUFFERS(new_buffer(s.q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
             if (when != NOTHING_STICKS) fail_one(&s, s.q[0]);
             if (refused_first && when != NOTHING_STICKS)
                 assert_result(gpusync_commit(s.q[0], buffer, NULL), GPUSYNC_ERROR_EXECUTION);
@@ -1539,7 +1539,7 @@ on_both_kinds_with(test_R26_everything_and_work_that_never_ran_have_none, .timel
     assert_times(s->q[0], GPUSYNC_EVERYTHING, 0, 0);
     assert_times(s->q[0], 0, 0, 0);
     assert_times(s->q[0], 99, 0, 0);
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_times(s->q[0], held, 0, 0);
 }

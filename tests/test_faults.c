@@ -263,7 +263,7 @@ static void poll_tickets(unsigned from, unsigned to)
 static void see_value(unsigned timeline, uint64_t wanted, gpusync_result result)
 {
     uint64_t value = 0;
-    CHECK(gpusync_timeline_query(p.t[timeline], &value), result);
+    CHECK(gpusync_timeline_query(p.t[timeline], &value, NULL), result);
     if (!GET(&run.lost)) assert_int_equal(value, wanted);
 }
 
@@ -332,7 +332,7 @@ static void give_work(void *recorded)
     gpusync_point others_1 = at(p.t[OTHERS], 1), own_3 = at(own, 3), order_3 = at(order, 3);
     gpusync_submission many = {waits, LOTS, buffers, LOTS, signals, 2, remember, &p.told[COMPLETE].n, "many", 0};
     gpusync_submission host = {
-        .wait_points = &others_1, .wait_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED};
+        .wait_points = &others_1, .wait_count = 1, .flags = GPUSYNC_SUBMIT_UNORDERED};
     gpusync_submission of_new = {&own_3, 1, &recorded, 1, &order_3, 1, NULL, NULL, "of new", 0};
     /* Encoded points: held for own:1, which the host signals. */
     buffer = make_buffer(A);
@@ -414,7 +414,7 @@ static void fail_and_cancel(void)
     see_value(ORDER, 10, GPUSYNC_OK);
     CHECK(gpusync_wait(a, GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     CHECK(gpusync_command_buffer_create(a, NULL, 0, &buffer), GPUSYNC_ERROR_EXECUTION);
-    CHECK(gpusync_queue_clear_failure(a), GPUSYNC_OK);
+    CHECK(gpusync_queue_clear_failure(a, GPUSYNC_EVERYTHING), GPUSYNC_OK);
     if (!GET(&run.lost)) {
         assert_int_equal(failure_at(a, 0).failure, GPUSYNC_FAILURE_PAGE_FAULT);
         assert_int_equal(failures_of(a), 1);

@@ -668,7 +668,7 @@ static void body_wait_for_a_callback(fiber *f)
 {
     stage *s = &f->home->stage;
     assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), signal_in_callback, s->t[0]));
-    f->ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])));
+    f->ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     f->result = gpusync_wait(s->q[1], f->ticket, GPUSYNC_FOREVER, NULL);
 }
 
@@ -731,12 +731,12 @@ static void use_everything(void)
     void *pool = metal_pool_push();
     must(gpusync_command_buffer_create(nosy.q, NULL, 0, &buffer) == GPUSYNC_OK, "a buffer in a hook");
     must(gpusync_command_buffer_discard(nosy.q, buffer) == GPUSYNC_OK, "a discard in a hook");
-    must(gpusync_submit(nosy.q, &(gpusync_submission){.flags = GPUSYNC_SUBMIT_HOST_SYNC}, &ticket) == GPUSYNC_OK,
+    must(gpusync_submit(nosy.q, &(gpusync_submission){.flags = 0}, &ticket) == GPUSYNC_OK,
          "a submission in a hook");
     must(gpusync_poll(nosy.q, ticket, NULL) >= 0, "a poll in a hook");
     must(gpusync_wait(nosy.q, ticket, 0, NULL) >= 0, "a wait without time in a hook");
     must(gpusync_queue_next_error(nosy.q, &cursor, &error) == GPUSYNC_NOT_READY, "next_error in a hook");
-    must(gpusync_timeline_query(nosy.t, &value) == GPUSYNC_OK, "a query in a hook");
+    must(gpusync_timeline_query(nosy.t, &value, NULL) == GPUSYNC_OK, "a query in a hook");
     must(gpusync_timeline_signal(nosy.t, value + 1) == GPUSYNC_OK || GET(&nosy.unparks) > 0, "a signal in a hook");
     metal_pool_pop(pool);
     nosy_inside = false;
@@ -942,7 +942,7 @@ on_stage_with(test_R23_unpark_may_take_a_lock_under_which_another_thread_polls, 
     assert_result(gpusync_poll(s->q[0], later, NULL), GPUSYNC_NOT_READY);
     assert_result(gpusync_wait(s->q[0], later, 0, NULL), GPUSYNC_TIMEOUT);
     assert_result(gpusync_queue_next_error(s->q[0], &cursor, &error), GPUSYNC_NOT_READY);
-    assert_ok(gpusync_timeline_query(s->t[0], &value));
+    assert_ok(gpusync_timeline_query(s->t[0], &value, NULL));
     signal_value(s->t[0], 1);
     commit_new(s->q[0]);
     commit_new(s->q[1]);

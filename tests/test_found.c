@@ -13,15 +13,15 @@ static void play_barrier(const barrier_case *c)
 {
     stage_desc desc = {.queues = 2, .timelines = 2};
     stage s;
-    uint32_t flags = (c->host_sync ? GPUSYNC_SUBMIT_HOST_SYNC : 0u) | (c->unordered ? GPUSYNC_SUBMIT_UNORDERED : 0u);
+    uint32_t flags = (c->host_sync ? 0u : GPUSYNC_SUBMIT_ON_GPU) | (c->unordered ? GPUSYNC_SUBMIT_UNORDERED : 0u);
     note done = {0};
     stage_open(&s, &desc);
     if (c->reached)
         signal_value(s.t[0], 1);
     if (c->sent)
-        SUBMIT(s.q[1], BUFFERS(new_buffer(s.q[1])), SIGNALS(at(s.t[0], 1)));
+        SUBMIT(s.q[1], BUFFERS(new_buffer(s.q[1])), SIGNALS(at(s.t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     gpusync_ticket barrier = SUBMIT(s.q[0], WAITS(at(s.t[0], 1)), SIGNALS(at(s.t[1], 1)), .flags = flags);
-    gpusync_ticket behind = SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(new_buffer(s.q[0])));
+    gpusync_ticket behind = SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(new_buffer(s.q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     on_done(at(s.t[1], 1), &done);
     if (!c->reached && !c->sent)
         signal_value(s.t[0], 1);

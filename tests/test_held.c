@@ -6,7 +6,7 @@
 #include "kit.h"
 
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
-#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
+#define ON_GPU GPUSYNC_SUBMIT_ON_GPU
 
 /* Submits one buffer with at most one wait and one signal: a NULL is none. */
 static gpusync_ticket send_one(gpusync_queue *queue, const gpusync_point *wait, void *buffer,
@@ -36,7 +36,7 @@ static void *begin_to_signal(stage *s, way_to_come way)
     gpusync_point go = at(s->t[1], 1);
     void *buffer = NULL;
     if (way == BY_SENT_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, 0);
-    if (way == BY_HOST_SYNC_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, HOST_SYNC);
+    if (way == BY_HOST_SYNC_WORK) send_one(s->q[1], NULL, new_buffer(s->q[1]), &one, 0);
     if (way == BY_HELD_WORK) send_one(s->q[1], &go, new_buffer(s->q[1]), &one, 0);
     if (way == BY_AN_OPEN_BUFFER) buffer = signalling(s->q[1], one);
     return buffer;
@@ -50,10 +50,10 @@ static void go_on_to_signal(stage *s, way_to_come way, void *open)
 
 on_all_kinds_with(test_S6_work_is_held_until_its_value_is_reached_or_metal_has_the_signal, .queues = 2)
 {
-    static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+    static const uint32_t kinds[] = {ON_GPU, ON_GPU | UNORDERED, 0, UNORDERED};
     for (unsigned way = 0; way < WAYS; way++) {
         for (unsigned kind = 0; kind < LENGTH(kinds); kind++) {
-            bool gpu_waits = !(kinds[kind] & HOST_SYNC);
+            bool gpu_waits = kinds[kind] & ON_GPU;
             s->t[0] = new_timeline(s->device);
             s->t[1] = new_timeline(s->device);
             gpusync_point one = at(s->t[0], 1);
@@ -84,7 +84,7 @@ on_both_kinds_with(test_S6_every_wait_counts_the_encoded_ones_and_those_of_the_s
     for (unsigned i = 0; i < 6; i++) {
         void *buffers[2] = {waiting(s->q[0], at(s->t[0], i + 1)), waiting(s->q[0], at(s->t[1], i + 1))};
         gpusync_ticket ticket =
-            SUBMIT(s->q[0], WAITS(at(s->t[2], i + 1)), BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[3], i + 1)));
+            SUBMIT(s->q[0], WAITS(at(s->t[2], i + 1)), BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[3], i + 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         order[0] = i % 3;
         order[1] = (i + 1 + i / 3) % 3;
         order[2] = 3 - order[0] - order[1];
@@ -110,7 +110,7 @@ on_all_kinds_with(test_S6_nothing_is_encoded_for_what_has_come, .queues = 2, .ti
     signal_value(s->t[0], 4);
     encode_wait(s->q[0], buffer, at(s->t[0], 4));
     encode_wait(s->q[0], buffer, ticket_at(s->q[1], ended));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 3), ticket_at(s->q[1], ended)), BUFFERS(buffer));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 3), ticket_at(s->q[1], ended)), BUFFERS(buffer), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_true(is_sent(buffer));
     assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
     assert_int_equal(softmetal_outstanding(s->metal[0]), 1); /* and there is no buffer of gpusync's in front */
@@ -122,8 +122,8 @@ on_all_kinds_with(test_S6_work_goes_to_the_gpu_where_other_code_signals_and_host
     uint64_t base = 0;
     void *event = gpusync_timeline_metal(s->t[0], &base);
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[1])};
-    gpusync_ticket first = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]));
-    gpusync_ticket second = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffers[1]), .flags = HOST_SYNC);
+    gpusync_ticket first = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket second = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffers[1]));
     assert_true(is_sent(buffers[0]));
     assert_false(is_sent(buffers[1]));
     assert_false(finish_next(s->q[0]));
@@ -146,7 +146,7 @@ on_both_kinds_with(test_S3_ordered_work_lines_up_behind_held_work_and_runs_in_th
         buffers[i] = marked(s, 0, i);
         if (i == 0) encode_wait(s->q[0], buffers[i], at(s->t[0], 1));
         if (i == 3) encode_wait(s->q[0], buffers[i], at(s->t[0], 2));
-        tickets[i] = i == 2 ? SUBMIT(s->q[0], BUFFERS(buffers[i]), .flags = HOST_SYNC) : commit(s->q[0], buffers[i]);
+        tickets[i] = i == 2 ? SUBMIT(s->q[0], BUFFERS(buffers[i])) : commit(s->q[0], buffers[i]);
         assert_int_equal(tickets[i], i + 1);
         on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     }
@@ -238,7 +238,7 @@ on_both_kinds_with(test_R1_unordered_work_passes_held_work_and_is_told_alone, .t
 
 /* -- S7, T3: the order of values ---------------------------------------------------------------------------------- */
 
-static const uint32_t kinds_of_work[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+static const uint32_t kinds_of_work[] = {ON_GPU, ON_GPU | UNORDERED, 0, UNORDERED};
 
 typedef struct cell {
     unsigned lower_queue; /* the higher signal is of q[0] */
@@ -282,7 +282,7 @@ static void drop_timelines(stage *s)
    host, are not the GPU's to wait for. */
 static bool is_held_by_a_sent_signal(const cell *c)
 {
-    if (c->ping_pong) return (c->lower & HOST_SYNC) || (c->higher & HOST_SYNC);
+    if (c->ping_pong) return !(c->lower & ON_GPU) || !(c->higher & ON_GPU);
     return c->lower_queue != 0 || c->lower != 0 || c->higher != 0;
 }
 
@@ -532,7 +532,7 @@ static void let_three_go(stage *s, const uint64_t by[3][2], const unsigned order
         unsigned i = order[n], next = (i + 1) % 3;
         gpusync_point signals[2] = {at(s->t[i], by[i][0]), at(s->t[next], by[i][1])};
         tickets[i] = SUBMIT(s->q[i], WAITS(at(s->t[3], 1)), BUFFERS(new_buffer(s->q[i])), .signal_points = signals,
-                            .signal_count = by[i][1] ? 2 : 1);
+                            .signal_count = by[i][1] ? 2 : 1, .flags = GPUSYNC_SUBMIT_ON_GPU);
     }
     signal_value(s->t[3], 1);
     finish_all(s);
@@ -699,7 +699,7 @@ on_all_kinds_with(test_R9_an_overtaken_signal_fails_its_work_and_the_work_s_othe
     assert_int_equal(error.ticket, overtaken);
     assert_false(error.inherited);
     assert_false(error.ran);
-    assert_result(gpusync_timeline_query(s->t[1], &value), GPUSYNC_ERROR_NOT_RISING);
+    assert_result(gpusync_timeline_query(s->t[1], &value, NULL), GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(value, 0);
     assert_result(gpusync_poll(s->q[2], follower, NULL), GPUSYNC_ERROR_NOT_RISING);
     assert_int_equal(failure_at(s->q[2], 0).origin, overtaken);
@@ -763,7 +763,7 @@ on_all_kinds_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queue
         /* Ordered, it ends in its turn; its timelines fail then. */
         assert_result(gpusync_poll(s->q[0], ticket, NULL),
                       unordered ? held_results[round / 2] : GPUSYNC_NOT_READY);
-        assert_result(gpusync_timeline_query(s->t[0], &value), unordered ? held_results[round / 2] : GPUSYNC_OK);
+        assert_result(gpusync_timeline_query(s->t[0], &value, NULL), unordered ? held_results[round / 2] : GPUSYNC_OK);
         assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_NOT_READY);
         assert_true(finish_next(s->q[0]));
         assert_ok(gpusync_poll(s->q[0], first, NULL));
@@ -933,7 +933,7 @@ on_stage_with(test_A14_S10_what_goes_with_a_command_buffer_may_call_gpusync, .qu
         } else if (end == DROPPED) {
             assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
         } else {
-            SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(buffer), SIGNALS(at(s->t[2], 1)));
+            SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(buffer), SIGNALS(at(s->t[2], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
             end_held(s, end == OF_CANCELLED_WORK ? CANCELLED : end == OF_FAILED_WORK ? WAIT_FAILED : OVERTAKEN);
         }
         assert_int_equal(farewells, end + 1);
@@ -997,7 +997,7 @@ on_both_kinds_with(test_R7_ordered_and_unordered_work_of_one_queue_wait_for_each
     gpusync_ticket tickets[4];
     for (unsigned i = 0; i < 4; i++) buffers[i] = marked(s, 0, i);
     tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), .flags = UNORDERED);
-    tickets[1] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[0])), BUFFERS(buffers[1]));
+    tickets[1] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[0])), BUFFERS(buffers[1]), .flags = GPUSYNC_SUBMIT_ON_GPU);
     tickets[2] = SUBMIT(s->q[0], WAITS(ticket_at(s->q[0], tickets[1])), BUFFERS(buffers[2]), .flags = UNORDERED);
     tickets[3] = SUBMIT(s->q[0], BUFFERS(buffers[3]));
     for (unsigned i = 0; i < 4; i++) assert_false(is_sent(buffers[i]));
@@ -1271,7 +1271,7 @@ on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_n
     uint64_t base = 0;
     gpusync_ticket ticket;
     commit(s->q[1], signalling(s->q[1], at(s->t[0], 5)));
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU);
     metal_event_signal(gpusync_timeline_metal(s->t[0], &base), 7);
     while (finish_next(s->q[0])) {}
     for (int i = 0; i < 260; i++) {
@@ -1293,7 +1293,7 @@ on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_n
 on_all_kinds_with(test_R1_an_unordered_ticket_that_256_newer_ones_followed_has_ended, .timelines = 1,
                   .queue.max_command_buffer_count = 1000)
 {
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
     finish_next(s->q[0]);
     for (int i = 0; i < 260; i++) {
@@ -1365,7 +1365,7 @@ on_stage_with(test_R5_S6_an_enqueued_buffer_that_waits_for_a_destroyed_timeline_
     encode_signal(s->q[0], enqueued, at(s->t[1], 5));
     assert_ok(gpusync_timeline_destroy(s->t[0]));
     s->t[0] = NULL;
-    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)));
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_enqueued(s->q[0], enqueued);
     while (finish_next(s->q[1])) continue;
     assert_enqueued(s->q[0], enqueued);

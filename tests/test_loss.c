@@ -345,7 +345,7 @@ on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
 {
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     note notes[2] = {0};
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     commit(s->q[0], buffers[1]);
     on_done(ticket_at(s->q[0], 1), &notes[0]);
     on_done(ticket_at(s->q[0], 2), &notes[1]);

@@ -693,12 +693,12 @@ static void *wait_often(void *argument)
         size_t which = 9;
         must(gpusync_wait_many(points, 2, ANY, SECONDS(60), NULL, &which) == GPUSYNC_OK, "any");
         must(which < 2, "which");
-        must(gpusync_timeline_query(w->s->t[which], &value) == GPUSYNC_OK && value >= v, "a value that is not reached");
+        must(gpusync_timeline_query(w->s->t[which], &value, NULL) == GPUSYNC_OK && value >= v, "a value that is not reached");
         must(gpusync_wait_many(points, 2, w->timeline ? ALL : ALL_OR_FAILURE, SECONDS(60), NULL, &which) == GPUSYNC_OK,
              "all");
         must(which == 2, "which, of all");
-        must(gpusync_timeline_query(w->s->t[0], &value) == GPUSYNC_OK && value >= v, "the first value");
-        must(gpusync_timeline_query(w->s->t[1], &value) == GPUSYNC_OK && value >= v, "the second value");
+        must(gpusync_timeline_query(w->s->t[0], &value, NULL) == GPUSYNC_OK && value >= v, "the first value");
+        must(gpusync_timeline_query(w->s->t[1], &value, NULL) == GPUSYNC_OK && value >= v, "the second value");
     }
     return NULL;
 }

@@ -7,7 +7,7 @@
 #include "kit.h"
 
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
-#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
+#define ON_GPU GPUSYNC_SUBMIT_ON_GPU
 
 extern void *dispatch_queue_create(const char *label, void *attributes);
 extern void dispatch_release(void *object);
@@ -225,7 +225,7 @@ on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue =
         assert_int_equal(queue != NULL, results[i] == GPUSYNC_OK);
         if (queue) {
             void *buffer = new_buffer(queue);
-            SUBMIT(queue, BUFFERS(buffer), SIGNALS(at(timeline, 1)));
+            SUBMIT(queue, BUFFERS(buffer), SIGNALS(at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
             set_quirk(QUIRK(signals_late), true);
             assert_true(finish_next(queue));
             set_quirk(QUIRK(signals_late), false);
@@ -285,9 +285,9 @@ on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true
             gpusync_commit(plain, recorded, &ticket),
             TRY_SUBMIT(four, &ticket, BUFFERS(legacy)),
             TRY_SUBMIT(plain, &ticket, BUFFERS(recorded)),
-            TRY_SUBMIT(four, &ticket, WAITS(one), BUFFERS(recorded, legacy), SIGNALS(two)),
-            TRY_SUBMIT(four, &ticket, BUFFERS(legacy, recorded), .flags = HOST_SYNC | UNORDERED),
-            TRY_SUBMIT(plain, &ticket, BUFFERS(legacy, recorded), SIGNALS(two)),
+            TRY_SUBMIT(four, &ticket, WAITS(one), BUFFERS(recorded, legacy), SIGNALS(two), .flags = GPUSYNC_SUBMIT_ON_GPU),
+            TRY_SUBMIT(four, &ticket, BUFFERS(legacy, recorded), .flags = UNORDERED),
+            TRY_SUBMIT(plain, &ticket, BUFFERS(legacy, recorded), SIGNALS(two), .flags = GPUSYNC_SUBMIT_ON_GPU),
         };
         for (unsigned i = 0; i < LENGTH(results); i++) {
             if (results[i] != GPUSYNC_ERROR_UNSUPPORTED) print_error("call %u of the list\n", i);
@@ -305,7 +305,7 @@ on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true
         commit_new(plain);
         finish_all(s);
     }
-    tickets[0] = SUBMIT(four, BUFFERS(recorded), SIGNALS(one));
+    tickets[0] = SUBMIT(four, BUFFERS(recorded), SIGNALS(one), .flags = GPUSYNC_SUBMIT_ON_GPU);
     tickets[1] = commit(plain, legacy);
     finish_all(s);
     for (unsigned i = 0; i < 2; i++) {
@@ -368,7 +368,7 @@ on_stage_with(test_R29_a_buffer_is_taken_once, .metal4 = true, .timelines = 1)
     gpusync_ticket tickets[2], ticket = 7;
     void *const none[2] = {other, NULL};
     gpusync_submission with_null = {.command_buffers = none, .command_buffer_count = 2};
-    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held[0], held[1]));
+    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held[0], held[1]), .flags = GPUSYNC_SUBMIT_ON_GPU);
     tickets[1] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(unordered), .flags = UNORDERED);
     for (unsigned i = 0; i < 3; i++) {
         void *buffer = i < 2 ? held[i] : unordered;
@@ -397,7 +397,7 @@ on_stage_with(test_R29_a_command_buffer_is_retained_until_the_feedback, .metal4 
         metal4_end(buffer);
         if (way == 0) commit(s->q[0], buffer);
         if (way == 1) SUBMIT(s->q[0], BUFFERS(buffer));
-        if (way == 2) SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)));
+        if (way == 2) SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         metal_release(buffer);
         assert_int_equal(softmetal_live("command_buffer4"), before + 1);
         assert_true(finish_next(s->q[0]));
@@ -436,7 +436,7 @@ on_stage_with(test_R29_room_counts_tickets, .metal4 = true, .timelines = 1, .que
         void *refused = new_buffer(q);
         gpusync_ticket ticket = 7;
         commit_new(q);
-        SUBMIT(q, BUFFERS(new_buffer(q), new_buffer(q)), SIGNALS(at(s->t[0], 10 * i + 1)));
+        SUBMIT(q, BUFFERS(new_buffer(q), new_buffer(q)), SIGNALS(at(s->t[0], 10 * i + 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         SUBMIT(q, WAITS(at(s->t[0], 10 * i + 9))); /* nothing for Metal */
         assert_result(gpusync_commit(q, refused, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
         assert_result(TRY_SUBMIT(q, &ticket, BUFFERS(refused), .flags = UNORDERED), GPUSYNC_ERROR_QUEUE_FULL);
@@ -460,7 +460,7 @@ on_stage_with(test_R29_there_is_no_limit_by_default, .metal4 = true, .timelines 
     enum { JOBS = 300 };
     for (unsigned i = 0; i < JOBS; i++)
         if (i % 2) commit_new(s->q[0]);
-        else SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+        else SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_int_equal(gpusync_in_flight(s->q[0]), JOBS);
     signal_value(s->t[0], 1);
     finish_all(s);
@@ -474,7 +474,7 @@ on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = 
     gpusync_queue_desc desc = {.metal_queue = metal4_queue_new_on(s->metal_device, dispatch)};
     gpusync_queue *queue = add_queue(s, 1, &desc);
     note n = {0};
-    gpusync_ticket ticket = SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[0], 1)));
+    gpusync_ticket ticket = SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     on_done(ticket_at(queue, ticket), &n);
     assert_ok(gpusync_timeline_wait(s->t[0], 1, SECONDS(60), NULL));
     assert_ok(gpusync_wait(queue, ticket, SECONDS(60), NULL));
@@ -502,9 +502,9 @@ on_stage_with(test_R29_waits_and_signals_are_operations_of_the_queue, .metal4 = 
         {1, 1, 0, 0, "wc", "wc"},
         {2, 3, 2, 0, "wwcsss", "wwcsss"},
         {2, 3, 2, UNORDERED, "wwcsss", "wwcsss"},
-        {2, 3, 2, HOST_SYNC, "", "c"},
-        {0, 1, 2, HOST_SYNC, "c", "c"},
-        {2, 1, 0, HOST_SYNC | UNORDERED, "", "c"},
+        {2, 3, 2, 0, "", "c"},
+        {0, 1, 2, 0, "c", "c"},
+        {2, 1, 0, UNORDERED, "", "c"},
         {1, 0, 0, 0, "", ""},
         {2, 0, 2, 0, "", ""},
         {0, 0, 2, UNORDERED, "", ""},
@@ -546,9 +546,9 @@ on_stage_with(test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come
     signal_value(s->t[0], 5);
     running = commit_new(plain);
     watch(s->metal[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 5), ticket_at(plain, ended)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 5), ticket_at(plain, ended)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_string_equal(sent.letters, "c");
-    ticket = SUBMIT(s->q[0], WAITS(ticket_at(plain, running)), BUFFERS(new_buffer(s->q[0])));
+    ticket = SUBMIT(s->q[0], WAITS(ticket_at(plain, running)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_string_equal(sent.letters, "c");
     assert_true(finish_next(plain));
     assert_string_equal(sent.letters, "cc");
@@ -615,7 +615,7 @@ on_stage_with(test_R29_a_feedback_may_come_inside_the_commit, .metal4 = true)
 on_stage_with(test_R29_both_kinds_of_queue_take_turns, .mixed = true, .queues = 2)
 {
     enum { TURNS = 12 };
-    static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+    static const uint32_t kinds[] = {ON_GPU, ON_GPU | UNORDERED, 0, UNORDERED};
     for (unsigned i = 0; i < LENGTH(kinds); i++)
         for (unsigned backwards = 0; backwards < 2; backwards++) {
             gpusync_timeline *timeline = new_timeline(s->device);
@@ -771,8 +771,8 @@ on_stage_with(test_R29_the_error_inside_the_wrapper_is_told, .metal4 = true)
 /* Somebody pulls the plug of an external GPU. */
 on_stage_with(test_R29_a_removed_device_is_lost, .metal4 = true, .timelines = 2)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     void *buffer = new_buffer(s->q[0]), *own = softmetal_last_signalled(s->metal[0]);
     softmetal_remove_device(s->metal_device);
     finish_all(s);
@@ -857,14 +857,14 @@ on_stage_with(test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value, .
     assert_int_equal(base, 5);
     encode_signal(plain, writer, at(s->t[0], 1));
     commit(plain, writer);
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), .flags = GPUSYNC_SUBMIT_ON_GPU);
     softmetal_time_out(reader);
     assert_true(finish_next(s->q[0]));
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
     assert_true(finish_next(plain));
     assert_int_equal(value_of(s->t[0]), 1);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_true(finish_next(s->q[0]));
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }
@@ -878,7 +878,7 @@ on_stage_with(test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_give
     encode_signal(plain, writer, at(s->t[0], 1));
     commit(plain, writer);
     watch(s->metal[0]);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)));
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     softmetal_set_message_hook(NULL, NULL);
     assert_string_equal(sent.letters, "wcss"); /* the host signals t[0]; behind t[1] comes the queue's own event */
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
@@ -908,7 +908,7 @@ on_stage_with(test_R29_the_feedback_has_the_times, .metal4 = true, .timelines = 
         void *buffer = new_buffer(s->q[0]);
         gpusync_times times = {7, 7};
         if (fails) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer, new_buffer(s->q[0])), SIGNALS(at(s->t[fails], 1)));
+        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer, new_buffer(s->q[0])), SIGNALS(at(s->t[fails], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         assert_result(gpusync_poll(s->q[0], ticket, &times), GPUSYNC_NOT_READY);
         assert_true(times.gpu_start_s == 0 && times.gpu_end_s == 0);
         assert_true(finish_next(s->q[0]));
@@ -928,7 +928,7 @@ on_stage_with(test_R29_without_its_feedback_a_ticket_never_ends, .metal4 = true,
     note notes[3] = {0};
     size_t count;
     softmetal_lose_handlers(lost);
-    tickets[0] = SUBMIT(s->q[0], BUFFERS(lost), SIGNALS(at(s->t[0], 1)));
+    tickets[0] = SUBMIT(s->q[0], BUFFERS(lost), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     tickets[1] = commit_new(s->q[0]);
     tickets[2] = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = UNORDERED);
     for (unsigned i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
@@ -988,7 +988,7 @@ static void leave_signals(stage *s, size_t quirk, ending how, meanwhile what, bo
 {
     void *buffer = new_buffer(s->q[0]), *metal = s->metal[0];
     if (what == WORK_FAILS) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1), at(s->t[1], 5), at(s->t[1], 6), at(s->t[2], 2)));
+    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1), at(s->t[1], 5), at(s->t[1], 6), at(s->t[2], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     set_quirk(quirk, true);
     assert_true(finish_next(s->q[0]));
     for (unsigned i = 0; i < 3; i++) {
@@ -1031,7 +1031,7 @@ on_stage_with(test_R29_a_late_signal_takes_no_failure_of_the_host_back, .metal4 
     void *event = gpusync_timeline_metal(s->t[0], NULL);
     set_quirk(QUIRK(signals_held), true);
     set_quirk(QUIRK(falling_events), true);
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_int_equal(value_of(s->t[0]), 1);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
@@ -1095,7 +1095,7 @@ without_stage(test_R29_the_device_waits_for_late_signals_and_not_for_ever)
         job j = {0};
         stage s;
         stage_open(&s, &desc);
-        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)));
+        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         set_quirk(QUIRK(signals_late), true);
         finish_all(&s);
         drop_timeline(&s, 0);
@@ -1121,7 +1121,7 @@ on_stage_with(test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_s
     void *failing = new_buffer(s->q[0]), *next = new_buffer(s->q[0]), *last = new_buffer(s->q[0]), *own;
     set_quirk(QUIRK(signals_die_with_failure), true);
     softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)));
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
@@ -1131,14 +1131,14 @@ on_stage_with(test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_s
     commit_new(s->q[0]);
     finish_all(s);
     assert_int_equal(softmetal_retain_count(failing), 2); /* a commit without signals tells of none */
-    SUBMIT(s->q[0], BUFFERS(next), SIGNALS(at(s->t[1], 1)));
+    SUBMIT(s->q[0], BUFFERS(next), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     assert_int_equal(value_of(s->t[1]), 1);
     assert_int_equal(softmetal_retain_count(failing), 1);
     assert_int_equal(softmetal_retain_count(next), 1);
     softmetal_fail_as(last, SOFTMETAL_PAGE_FAULT, NULL);
-    SUBMIT(s->q[0], BUFFERS(last), SIGNALS(at(s->t[1], 2)));
+    SUBMIT(s->q[0], BUFFERS(last), SIGNALS(at(s->t[1], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     own = softmetal_last_signalled(s->metal[0]);
     destroy_queue(s, 0);
@@ -1160,9 +1160,9 @@ on_stage_with(test_R29_values_are_right_though_signals_overtake_each_other, .mix
     set_quirk(QUIRK(overtaken_signals), true);
     for (uint64_t i = 0; i < 8; i++) {
         gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])),
-                                       SIGNALS(at(s->t[0], i + 1), at(s->t[1], 2 * i + 1), at(s->t[1], 2 * i + 2)));
+                                       SIGNALS(at(s->t[0], i + 1), at(s->t[1], 2 * i + 1), at(s->t[1], 2 * i + 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         gpusync_ticket behind = SUBMIT(s->q[1], WAITS(at(s->t[1], 2 * i + 2), at(s->t[0], i + 1)),
-                                       BUFFERS(new_buffer(s->q[1])));
+                                       BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
         assert_ok(gpusync_timeline_wait(s->t[1], 2 * i + 2, SECONDS(60), NULL));
         assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL));
         assert_ok(gpusync_wait(s->q[1], behind, SECONDS(60), NULL));
@@ -1180,11 +1180,11 @@ on_stage_with(test_R29_a_late_signal_lowers_no_event, .mixed = true, .queues = 3
         void *two = metal_retain(new_buffer(s->q[1]));
         set_quirk(QUIRK(falling_events), true);
         set_quirk(QUIRK(signals_late), true);
-        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)));
+        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         assert_true(finish_next(s->q[0]));
-        SUBMIT(s->q[1], BUFFERS(two), SIGNALS(at(timeline, 2)));
+        SUBMIT(s->q[1], BUFFERS(two), SIGNALS(at(timeline, 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         gpusync_ticket first = commit_new(s->q[2]);
-        gpusync_ticket second = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])));
+        gpusync_ticket second = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])), .flags = GPUSYNC_SUBMIT_ON_GPU);
         if (over) {
             while (finish_next(s->q[1])) {}
         } else {
@@ -1212,11 +1212,11 @@ on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queu
         gpusync_ticket ticket;
         set_quirk(QUIRK(falling_events), true);
         set_quirk(QUIRK(signals_late), true);
-        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(other, 1), at(timeline, 1)));
+        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(other, 1), at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         assert_true(finish_next(s->q[0]));
         if (how == 2) softmetal_fail_as(between, SOFTMETAL_PAGE_FAULT, NULL);
-        if (how) SUBMIT(s->q[1], BUFFERS(between), SIGNALS(at(timeline, 2)));
-        if (how) ticket = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])));
+        if (how) SUBMIT(s->q[1], BUFFERS(between), SIGNALS(at(timeline, 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        if (how) ticket = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])), .flags = GPUSYNC_SUBMIT_ON_GPU);
         else ticket = commit_new(s->q[2]);
         if (how) assert_ok(gpusync_timeline_fail(timeline, NULL));
         else signal_value(timeline, 2);
@@ -1235,7 +1235,7 @@ on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queu
 on_stage_with(test_R29_signals_of_work_that_passed_let_nothing_go, .metal4 = true, .timelines = 3)
 {
     void *held = new_buffer(s->q[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[2], 1)), .flags = UNORDERED);
     assert_true(finish_next(s->q[0]));
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
@@ -1312,7 +1312,7 @@ without_stage(test_R29_a_look_finds_that_the_signals_are_made)
             stage s;
             stage_open(&s, &desc);
             void *buffer = new_buffer(s.q[0]);
-            SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.t[0], 1)));
+            SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
             set_quirk(QUIRK(signals_late), true);
             finish_all(&s);
             set_quirk(QUIRK(deaf_to_everything), true);
@@ -1382,8 +1382,8 @@ on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .tim
         unsigned buffers, waits, signals;
         uint32_t flags;
         unsigned objects;
-    } rows[] = {{1, 0, 0, 0, 1}, {1, 1, 0, 0, 1}, {3, 0, 2, 0, 1}, {3, 2, 2, 0, 1}, {2, 2, 2, HOST_SYNC, 1},
-                {1, 0, 0, UNORDERED, 1}, {0, 2, 2, 0, 0}, {0, 0, 0, 0, 0}};
+    } rows[] = {{1, 0, 0, ON_GPU, 1}, {1, 1, 0, ON_GPU, 1}, {3, 0, 2, ON_GPU, 1}, {3, 2, 2, ON_GPU, 1}, {2, 2, 2, 0, 1},
+                {1, 0, 0, UNORDERED, 1}, {0, 2, 2, ON_GPU, 0}, {0, 0, 0, 0, 0}};
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
         gpusync_point waits[2] = {at(s->t[0], 3 * i + 3), at(s->t[1], 3 * i + 3)};

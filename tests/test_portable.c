@@ -144,7 +144,7 @@ static void test_order_and_times_also_of_other_code(void **state)
 /* The consumer is submitted first, and held. What overwrites its source comes last. */
 static void test_two_queues(void **state)
 {
-    static const uint32_t flags[] = {0, GPUSYNC_SUBMIT_HOST_SYNC, GPUSYNC_SUBMIT_UNORDERED};
+    static const uint32_t flags[] = {GPUSYNC_SUBMIT_ON_GPU, 0, GPUSYNC_SUBMIT_UNORDERED};
     NEEDS(timeline);
     for (unsigned i = 0; i < 3; i++) {
         gpusync_ticket consumer = submit(other, encode(new_buffer(other), 0, true), 2 * i + 1, 2 * i + 2, flags[i]);
@@ -171,7 +171,7 @@ static void test_values_and_a_failure(void **state)
     assert_result(gpusync_wait(queue, ticket, LIMIT, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_ok(gpusync_queue_next_error(queue, &cursor, &error));
     assert_true(error.ticket == ticket && error.inherited && !error.ran);
-    assert_true(gpusync_timeline_query(timeline, &value) == GPUSYNC_ERROR_EXECUTION && value == 5);
+    assert_true(gpusync_timeline_query(timeline, &value, NULL) == GPUSYNC_ERROR_EXECUTION && value == 5);
     check_bytes(3);
 }
 

@@ -188,7 +188,7 @@ static void stay(void *user, gpusync_result result, const gpusync_error *error)
 HANG(test_S9_a_fence_that_was_not_submitted)
 {
     encode_signal(s->q[0], named_buffer(s->q[0], "fence"), at(s->t[0], 3));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(named_buffer(s->q[1], "waits")));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(named_buffer(s->q[1], "waits")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(
         s, "a fence that was not submitted",
         LINES("    open command buffer 1 'fence': not committed for 5.0 ms; is to signal value 3 of timeline 'a'",
@@ -201,7 +201,7 @@ HANG(test_S9_a_fence_that_was_not_submitted)
 HANG(test_S9_a_value_that_nothing_is_to_signal)
 {
     encode_signal(s->q[0], named_buffer(s->q[0], "too low"), at(s->t[0], 3));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 4)), BUFFERS(named_buffer(s->q[1], "waits")));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 4)), BUFFERS(named_buffer(s->q[1], "waits")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(
         s, "a value that nothing is to signal",
         LINES("    open command buffer 1 'too low': not committed for 5.0 ms; is to signal value 3 of timeline 'a'",
@@ -227,7 +227,7 @@ HANG(test_S9_an_open_buffer_holds_a_higher_value_of_another_queue)
 /* A frame stands behind another one that is held: the frame itself waits for nothing. */
 HANG(test_S9_held_work_behind_held_work)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "culprit")));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "culprit")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     pass(MS(2));
     commit(s->q[0], named_buffer(s->q[0], "innocent"));
     commit(s->q[0], named_buffer(s->q[0], "another"));
@@ -242,8 +242,8 @@ HANG(test_S9_held_work_behind_held_work)
 /* Physics waits for the renderer's value, the renderer for the physics' ticket. A reader follows the ring. */
 HANG(test_S9_two_queues_that_wait_for_each_other)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "physics")));
-    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(named_buffer(s->q[1], "render")), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "physics")), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(named_buffer(s->q[1], "render")), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(s, "two queues that wait for each other",
                 LINES("    ticket 1 'physics': held for 5.0 ms; waits for value 1 of timeline 'a', which ticket 1 of "
                       "queue 'second' is to signal",
@@ -255,8 +255,8 @@ HANG(test_S9_two_queues_that_wait_for_each_other)
 /* One thread submits the wait first and the signal second, to one queue. */
 HANG(test_S9_a_signal_behind_its_own_wait)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "waits")));
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "signals")), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "waits")), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "signals")), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(s, "a signal behind its own wait",
                 LINES("    ticket 1 'waits': held for 5.0 ms; waits for value 1 of timeline 'a', which ticket 2 of "
                       "queue 'first' is to signal",
@@ -371,8 +371,8 @@ HANG(test_S9_a_value_of_other_code)
 {
     void *event = import_event(s);
     job j = {0};
-    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[0], "shows")));
-    SUBMIT(s->q[1], WAITS(at(s->t[1], 8)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[0], "shows")), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 8)), BUFFERS(named_buffer(s->q[1], "host")));
     job_value(&j, s->t[1], 7, GPUSYNC_FOREVER);
     await_parked(1);
     assert_hang(s, "a value of other code",
@@ -396,7 +396,7 @@ HANG(test_S9_a_listener_that_does_not_hear)
 {
     void *event = import_event(s);
     set_quirks(.deaf_to_everything = true);
-    SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "host")));
     metal_event_signal(event, 7);
     assert_hang(s, "a listener that does not hear",
                 LINES("    ticket 1 'host': held for 5.0 ms; waits on the host for value 7 of timeline 'imported', which other "
@@ -412,7 +412,7 @@ HANG(test_S9_a_listener_that_does_not_hear)
 HANG(test_S9_other_code_signals_an_own_timeline)
 {
     uint64_t base;
-    SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "waits")));
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 7)), BUFFERS(named_buffer(s->q[1], "waits")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     void *event = gpusync_timeline_metal(s->t[1], &base);
     metal_event_signal(event, 7 + base);
     assert_hang(s, "a signal of other code on an own timeline",
@@ -443,7 +443,7 @@ HANG(test_S9_a_buffer_that_the_program_committed_itself)
     void *buffer = named_buffer(s->q[0], "mine");
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     metal_commit(buffer);
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(
         s, "a buffer that the program committed itself",
         LINES("    open command buffer 1 'mine': *committed*not by gpusync_commit*5.0 ms*is to signal value 1 of "
@@ -457,7 +457,7 @@ HANG(test_S9_a_buffer_that_the_program_committed_itself)
 HANG(test_S9_a_held_buffer_that_other_code_committed)
 {
     void *buffer = named_buffer(s->q[0], "twice");
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer));
     metal_commit(buffer);
     assert_hang(s, "a held buffer that other code committed",
                 LINES("    ticket 1 'twice': held, though other code has committed it, for 5.0 ms; waits on the host for "
@@ -601,8 +601,8 @@ HANG(test_S9_waits_for_several_points)
 /* HOST_SYNC work waits until the value is reached: the GPU's work that signals it is the one to look at. */
 HANG(test_S9_work_for_which_the_host_waits)
 {
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "host")), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "host")));
     assert_hang(
         s, "work for which the host waits",
         LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
@@ -614,8 +614,8 @@ HANG(test_S9_work_for_which_the_host_waits)
 /* Without HOST_SYNC the GPU waits: the waiting work is with Metal, and the line says for whom. */
 HANG(test_S9_work_that_waits_on_the_GPU)
 {
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(
         s, "work that waits on the GPU",
         LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
@@ -627,8 +627,8 @@ HANG(test_S9_work_that_waits_on_the_GPU)
 /* The order of values: Metal has 1 of the first queue, so 2 of the second one is held. */
 HANG(test_S9_the_order_of_values_behind_sent_work)
 {
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)));
-    SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "higher")), SIGNALS(at(s->t[0], 2)));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], BUFFERS(named_buffer(s->q[1], "higher")), SIGNALS(at(s->t[0], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(s, "the order of values behind sent work",
                 LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
                       "    ticket 1 'higher': held for 5.0 ms; cannot signal value 2 of timeline 'a' before value 1, "
@@ -640,9 +640,9 @@ HANG(test_S9_the_order_of_values_behind_sent_work)
 HANG(test_S9_unordered_work)
 {
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "streams")),
-           .flags = GPUSYNC_SUBMIT_UNORDERED);
+           .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU);
     commit(s->q[0], named_buffer(s->q[0], "next"));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(named_buffer(s->q[0], "ordered")));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(named_buffer(s->q[0], "ordered")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(
         s, "unordered work",
         LINES("    ticket 1 'streams', UNORDERED: held for 5.0 ms; waits for value 1 of timeline 'a', which no work is "
@@ -726,9 +726,9 @@ HANG(test_S9_work_of_Metal_4)
 {
     const gpusync_queue_desc desc = {.label = "four", .metal4 = true};
     replace_queue(s, &desc);
-    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1]), new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)), .label = "runs");
-    SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .label = "unused");
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "older")));
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1]), new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)), .label = "runs", .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .label = "unused", .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "older")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(
         s, "work of Metal 4",
         LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'a'",
@@ -829,7 +829,7 @@ HANG(test_S9_a_submission_of_much)
     signal_value(s->t[1], 4);
     commit(s->q[0], named_buffer(s->q[0], "runs"));
     SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1), at(s->t[1], 4), at(s->t[1], 5), at(s->t[1], 8)),
-           BUFFERS(new_buffer(s->q[1]), new_buffer(s->q[1])), SIGNALS(at(s->t[0], 6)), .label = "submitted");
+           BUFFERS(new_buffer(s->q[1]), new_buffer(s->q[1])), SIGNALS(at(s->t[0], 6)), .label = "submitted", .flags = GPUSYNC_SUBMIT_ON_GPU);
     signal_value(s->t[1], 5); /* one wait less */
     assert_hang(s, "a submission of much",
                 LINES("    ticket 1 'runs': with Metal (committed) for 5.0 ms",
@@ -843,7 +843,7 @@ HANG(test_S9_objects_without_labels)
 {
     gpusync_timeline *timeline = new_timeline(s->device); /* the fifth object, behind those of the stage */
     gpusync_queue *queue = queue_from(s->device, NULL);
-    SUBMIT(queue, WAITS(at(timeline, 1)), BUFFERS(new_buffer(queue)));
+    SUBMIT(queue, WAITS(at(timeline, 1)), BUFFERS(new_buffer(queue)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(s, "objects without labels",
                 LINES("    ticket 1: held for 5.0 ms; waits for value 1 of timeline 5, which no work is to signal"),
                 LINES("  queue 6: 0 of 1 tickets are done", "  timeline 5: value 0"));
@@ -858,7 +858,7 @@ HANG(test_S9_an_open_buffer_that_comes_too_late)
     encode_signal(s->q[0], named_buffer(s->q[0], "fails"), at(s->t[1], 2));
     encode_signal(s->q[0], named_buffer(s->q[0], "is below"), at(s->t[0], 2));
     encode_signal(s->q[0], named_buffer(s->q[0], "in time"), at(s->t[0], 4));
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 3)));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "runs")), SIGNALS(at(s->t[0], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_timeline_fail(s->t[1], NULL));
     assert_hang(s, "an open buffer that comes too late",
                 LINES("    open command buffer 1 'fails': not committed*can no longer signal*value 2 of timeline 'b'",
@@ -879,7 +879,7 @@ HANG(test_S9_held_work_does_not_signal_a_timeline_that_has_failed)
         below[i] = foreign_buffer(s->q[0]);
         encode_signal(s->q[0], below[i], at(s->t[0], 1 + i));
     }
-    SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), BUFFERS(named_buffer(s->q[1], "held")), SIGNALS(at(s->t[0], 99)));
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), BUFFERS(named_buffer(s->q[1], "held")), SIGNALS(at(s->t[0], 99)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
     for (unsigned i = 0; i < LENGTH(below); i++) {
         assert_ok(gpusync_command_buffer_discard(s->q[0], below[i]));
@@ -898,10 +898,10 @@ HANG(test_S9_a_value_that_stands_behind_a_lower_one)
     static const gpusync_timeline_desc desc = {.order_only = true, .label = "order"};
     assert_ok(gpusync_timeline_destroy(s->t[1]));
     assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[1]));
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "never ran")), SIGNALS(at(s->t[1], 2)));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "never ran")), SIGNALS(at(s->t[1], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_queue_cancel_held(s->q[1]));
-    SUBMIT(s->q[1], WAITS(at(s->t[1], 2)), BUFFERS(named_buffer(s->q[1], "frame")));
+    SUBMIT(s->q[1], WAITS(at(s->t[1], 2)), BUFFERS(named_buffer(s->q[1], "frame")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(
         s, "a value that stands behind a lower one",
         LINES("    ticket 1 'slow': with Metal (committed) for 5.0 ms; is to signal value 1 of timeline 'order'",
@@ -922,7 +922,7 @@ HANG(test_S9_a_discarded_buffer_is_no_ticket)
     replace_queue(s, &sticky);
     void *buffer = named_buffer(s->q[1], "discarded");
     encode_signal(s->q[1], buffer, at(s->t[1], 2));
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)));
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
     finish_next(s->q[1]);
     assert_ok(gpusync_command_buffer_discard(s->q[1], buffer));
@@ -945,7 +945,7 @@ static void let_go_inside(void *user, softmetal_phase phase, void *object, const
 HANG(test_S9_ready_work_behind_a_commit_that_does_not_return)
 {
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "ready")),
-           .flags = GPUSYNC_SUBMIT_HOST_SYNC | GPUSYNC_SUBMIT_UNORDERED);
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
     softmetal_set_message_hook(let_go_inside, s);
     commit(s->q[0], new_buffer(s->q[0]));
     assert_text("ready work",
@@ -1020,8 +1020,8 @@ HANG(test_S9_the_oldest_comes_first)
 HANG(test_S9_a_ticket_that_has_ended_behind_unordered_work)
 {
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "streams")),
-           .flags = GPUSYNC_SUBMIT_UNORDERED);
-    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "frame")), SIGNALS(at(s->t[1], 1)));
+           .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "frame")), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_int_equal(value_of(s->t[1]), 1);
     assert_non_null(strstr(read_report(s->device), "    ticket 2 'frame': ended for 0.0 ms; behind ticket 1\n"));
@@ -1041,7 +1041,7 @@ HANG(test_S9_the_mark_of_a_failure_is_not_shown_as_a_value)
 HANG(test_S9_ended_work_waits_for_nothing)
 {
     commit(s->q[0], named_buffer(s->q[0], "slow"));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "cancelled")));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "cancelled")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     assert_hang(s, "work that was cancelled behind slow work",
                 LINES("    ticket 1 'slow': with Metal (committed) for 5.0 ms",
@@ -1052,7 +1052,7 @@ HANG(test_S9_ended_work_waits_for_nothing)
 /* Ping-pong: work waits for 5 and signals 7. Nothing brings the 5: the line names the waiting work itself. */
 HANG(test_S9_work_does_not_wait_for_its_own_signal)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "ping")), SIGNALS(at(s->t[0], 7)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(named_buffer(s->q[0], "ping")), SIGNALS(at(s->t[0], 7)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_hang(s, "work that waits below its own signal",
                 LINES("    ticket 1 'ping': held for 5.0 ms; waits for value 5 of timeline 'a', which no work is to "
                       "signal; is to signal value 7 of timeline 'a'"),
@@ -1066,7 +1066,7 @@ HANG(test_S9_an_open_buffer_has_one_name)
     void *buffer = foreign_buffer(s->q[0]);
     metal_set_label(buffer, "foreign");
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     read_report(s->device);
     assert_non_null(strstr(text, "which open command buffer 1 of queue 'first' is to signal"));
     end_hang(s);
@@ -1163,7 +1163,7 @@ static void signal_it(void)
 HANG(test_S9_work_that_is_sent_meanwhile)
 {
     between.s = s;
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "b")));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "b")), .flags = GPUSYNC_SUBMIT_ON_GPU);
     do_between("label", 1, signal_it);
     read_report(s->device);
     softmetal_set_message_hook(NULL, NULL);
@@ -1228,7 +1228,7 @@ without_stage(test_S9_objects_go_while_the_report_is_at_them)
             for (unsigned q = 0; q < 2; q++) {
                 encode_signal(s.q[q], named_buffer(s.q[q], "open"), at(s.t[q], 9));
                 commit(s.q[q], named_buffer(s.q[q], "sent"));
-                SUBMIT(s.q[q], WAITS(at(s.t[1], 1)), BUFFERS(named_buffer(s.q[q], "held")));
+                SUBMIT(s.q[q], WAITS(at(s.t[1], 1)), BUFFERS(named_buffer(s.q[q], "held")), .flags = GPUSYNC_SUBMIT_ON_GPU);
             }
             do_between(selectors[i], nth, end_all_between);
             read_report(s.device);
@@ -1322,7 +1322,7 @@ static void build_much(stage *s, const char *label)
     encode_signal(s->q[0], named_buffer(s->q[0], label), at(s->t[0], 3));
     encode_signal(s->q[0], foreign, at(s->t[0], 4));
     metal_release(foreign);
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 3), at(s->t[0], 9)), BUFFERS(named_buffer(s->q[1], label)));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3), at(s->t[0], 9)), BUFFERS(named_buffer(s->q[1], label)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     commit(s->q[1], named_buffer(s->q[1], "behind"));
     commit(s->q[0], named_buffer(s->q[0], "runs"));
 }
@@ -1408,7 +1408,7 @@ without_stage(test_S9_labels_of_all_kinds)
         assert_ok(gpusync_timeline_create(s.device, &timeline, &s.t[1]));
         replace_queue(&s, &queue);
         build_much(&s, rows[i].label);
-        SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(new_buffer(s.q[0])), .label = rows[i].label);
+        SUBMIT(s.q[0], WAITS(at(s.t[1], 1)), BUFFERS(new_buffer(s.q[0])), .label = rows[i].label, .flags = GPUSYNC_SUBMIT_ON_GPU);
         split(read_report(s.device));
         assert_int_equal(line_count, 1 + 2 + 2 + 2 + 4); /* device, timelines, queues, open buffers, tickets */
         assert_true(begins(line[0], "gpusync "));
@@ -1526,7 +1526,7 @@ HANG(test_S9_what_the_event_shows_is_a_value_of_the_timeline)
     assert_ok(gpusync_timeline_destroy(s->t[1]));
     s->t[1] = NULL;
     assert_ok(gpusync_timeline_create(s->device, &desc, &next));
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(next, 5)));
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(next, 5)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_non_null(strstr(read_report(s->device), "  timeline 'next': value 2\n"));
     while (softmetal_first_in_line(s->metal[0]))
         softmetal_complete(softmetal_first_in_line(s->metal[0]));
@@ -1557,7 +1557,7 @@ HANG(test_S9_many_objects)
         named_buffer(queues[i], "open");
         named_buffer(queues[i], "open, too");
         for (unsigned k = 0; k < TICKETS; k++)
-            SUBMIT(queues[i], WAITS(at(timelines[i], k + 1)), BUFFERS(new_buffer(queues[i])));
+            SUBMIT(queues[i], WAITS(at(timelines[i], k + 1)), BUFFERS(new_buffer(queues[i])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     }
     size_t length = gpusync_device_report(s->device, whole, 1u << 20);
     assert_int_equal(length, strlen(whole));
@@ -1742,7 +1742,7 @@ HANG(test_S10_reports_inside_a_trace)
     unsigned count = 0;
     PUT(&inside.device, s->device);
     assert_ok(gpusync_device_set_trace(s->device, report_in_trace, &count));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], 1, NULL));

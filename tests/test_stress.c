@@ -274,7 +274,7 @@ static void step_chain(worker *w)
     if (chance(w, 25))
         submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
     if (submission.signal_points && chance(w, 25))
-        submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
+        submission.flags |= GPUSYNC_SUBMIT_ON_GPU;
     if (result == GPUSYNC_OK)
         result = gpusync_submit(q, &submission, &f->ticket);
     if (w->chain_fails && result == GPUSYNC_ERROR_EXECUTION) { /* the timeline has failed already: R13 */
@@ -319,7 +319,7 @@ static void step_ticket(worker *w)
     flight before = w->window[draw(w, w->count - 1)];
     wait = ticket_at(w->s->q[before.queue], before.ticket);
     f->fails = before.fails;
-    submission.flags = chance(w, 50) ? GPUSYNC_SUBMIT_HOST_SYNC : 0;
+    submission.flags = chance(w, 50) ? 0 : GPUSYNC_SUBMIT_ON_GPU;
     while ((result = gpusync_submit(w->s->q[queue], &submission, &f->ticket)) == GPUSYNC_ERROR_QUEUE_FULL)
         sched_yield();
     check(result == GPUSYNC_OK);
@@ -358,7 +358,7 @@ static void end_chain(worker *w)
     land_all(w);
     if (!w->chain_fails)
         check(gpusync_timeline_wait(w->chain, w->value, SECONDS(60), NULL) == GPUSYNC_OK);
-    check(gpusync_timeline_query(w->chain, &value) == (w->chain_fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
+    check(gpusync_timeline_query(w->chain, &value, NULL) == (w->chain_fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
     check(w->chain_fails ? value < w->value : value == w->value);
     if (chance(w, 50)) {
         check(gpusync_timeline_destroy(w->chain) == GPUSYNC_OK);

@@ -6,9 +6,9 @@
 #include "kit.h"
 
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
-#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
+#define ON_GPU GPUSYNC_SUBMIT_ON_GPU
 
-static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC, HOST_SYNC | UNORDERED};
+static const uint32_t kinds[] = {ON_GPU, ON_GPU | UNORDERED, 0, UNORDERED};
 
 static void *failing(gpusync_queue *queue)
 {
@@ -67,7 +67,7 @@ on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .que
             void *buffer = kind ? foreign_buffer(queue) : new_buffer(queue);
             copy_cell(buffer, cells, i);
             tickets[i] = SUBMIT(queue, WAITS(at(timeline, i)), BUFFERS(buffer), SIGNALS(at(timeline, i + 1)),
-                                .flags = UNORDERED | (kind ? HOST_SYNC : 0));
+                                .flags = UNORDERED | (kind ? 0 : ON_GPU));
             if (kind) metal_release(buffer);
         }
         assert_ok(gpusync_timeline_wait(timeline, CELLS, SECONDS(60), NULL));
@@ -116,7 +116,7 @@ on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timeli
 on_stage_with(test_S7_a_signal_comes_with_the_last_command_buffer, .timelines = 1)
 {
     void *first = new_buffer(s->q[0]), *last = new_buffer(s->q[0]);
-    SUBMIT(s->q[0], BUFFERS(first, last), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], BUFFERS(first, last), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     softmetal_finish(first);
     assert_true(shown(s->t[0]) == 0);
     softmetal_finish(last);
@@ -131,7 +131,7 @@ on_stage_with(test_S7_a_signal_comes_behind_its_command_buffer_where_metal_overl
     metal_retain(hangs);
     softmetal_set_chaos(&(softmetal_chaos){.overlap_per_mille = 1000});
     softmetal_hang(hangs);
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(hangs), SIGNALS(at(s->t[0], 1)));
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(hangs), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     commit(s->q[0], new_buffer(s->q[0]));
     metal_wait_until_completed(softmetal_last_buffer(s->metal[0]));
     assert_int_equal(shown(s->t[0]), 0);
@@ -145,7 +145,7 @@ on_stage_with(test_S7_a_signal_comes_behind_its_command_buffer_where_metal_overl
 on_stage_with(test_S6_a_submission_without_buffers_signals_on_the_gpu, .queues = 2, .timelines = 2)
 {
     for (unsigned waits = 0; waits < 2; waits++) {
-        if (waits) SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
+        if (waits) SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         gpusync_point first[] = {at(s->t[0], 1)}, then[] = {at(s->t[1], 1 + waits)};
         gpusync_submission empty = {.wait_points = first, .wait_count = waits, .signal_points = then, .signal_count = 1};
         assert_ok(gpusync_submit(s->q[1], &empty, NULL));
@@ -162,7 +162,7 @@ on_both_kinds_with(test_S7_encoded_signals_count_beside_those_of_the_submission,
     void *buffers[2] = {signalling(s->q[0], at(s->t[0], 1)), signalling(s->q[0], at(s->t[1], 2))};
     gpusync_ticket ticket;
     encode_signal(s->q[0], buffers[1], at(s->t[0], 2));
-    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[0], 3), at(s->t[2], 7), at(s->t[2], 9)));
+    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[0], 3), at(s->t[2], 7), at(s->t[2], 9)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     assert_int_equal(value_of(s->t[0]), 3);
@@ -198,7 +198,7 @@ on_all_kinds_with(test_R7_points_of_no_work_hold_nothing, .queues = 2, .timeline
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer),
                                    WAITS(ticket_at(s->q[0], 0), ticket_at(s->q[1], -7), at(s->t[0], 0),
-                                         ticket_at(s->q[1], INT64_MIN)));
+                                         ticket_at(s->q[1], INT64_MIN)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_true(is_sent(buffer));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
@@ -239,11 +239,11 @@ on_stage_with(test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothi
         uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
         gpusync_ticket tickets[2];
         tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], value - 1)), BUFFERS(foreign[0], foreign[1]),
-                            SIGNALS(at(s->t[0], value)), .flags = HOST_SYNC | (unordered ? UNORDERED : 0));
+                            SIGNALS(at(s->t[0], value)), .flags = unordered ? UNORDERED : 0);
         assert_int_equal(softmetal_message_count("encodeSignalEvent:value:"), signals);
         assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
         assert_int_equal(softmetal_outstanding(s->metal[0]), 2); /* none of gpusync's own */
-        tickets[1] = SUBMIT(s->q[1], WAITS(at(s->t[0], value)), BUFFERS(consumer));
+        tickets[1] = SUBMIT(s->q[1], WAITS(at(s->t[0], value)), BUFFERS(consumer), .flags = GPUSYNC_SUBMIT_ON_GPU);
         softmetal_finish(foreign[0]);
         assert_int_equal(shown(s->t[0]), value - 1);
         assert_false(is_sent(consumer)); /* no wait of the GPU goes before the host has signalled */
@@ -267,7 +267,7 @@ on_all_kinds_with(test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it, .q
     gpusync_ticket tickets[2];
     encode_signal(s->q[0], plain, at(s->t[0], 6));
     encode_wait(s->q[1], consumer, at(s->t[0], 5));
-    SUBMIT(s->q[0], BUFFERS(marked(s, 0, 1)), SIGNALS(at(s->t[0], 5)), .flags = HOST_SYNC);
+    SUBMIT(s->q[0], BUFFERS(marked(s, 0, 1)), SIGNALS(at(s->t[0], 5)));
     tickets[0] = commit(s->q[0], plain);
     tickets[1] = commit(s->q[1], consumer);
     assert_false(is_sent(plain));
@@ -287,7 +287,7 @@ on_all_kinds_with(test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket
 {
     void *lower = signalling(s->q[1], at(s->t[0], 1)), *buffer = new_buffer(s->q[0]);
     commit(s->q[1], lower);
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 2)), .flags = HOST_SYNC);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 2)));
     assert_false(is_sent(buffer));
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
     finish_next(s->q[1]);
@@ -433,7 +433,7 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     refused(with_open(WAITS(ticket_at(other_queue, 0))), ERROR_INVALID_ARGUMENT);
     refused(with_open(SIGNALS(at(t, 13), ticket_at(q, 0))), ERROR_INVALID_ARGUMENT);
     refused(with_open(.flags = 1), ERROR_INVALID_ARGUMENT);
-    refused(with_open(.flags = HOST_SYNC | 8), ERROR_INVALID_ARGUMENT);
+    refused(with_open(.flags = ON_GPU | 2), ERROR_INVALID_ARGUMENT);
     refused(TRY_SUBMIT(q, &c.ticket, .command_buffers = many, .command_buffer_count = LENGTH(many)),
             ERROR_INVALID_ARGUMENT); /* the first once more at the end */
     refused(with_open(WAITS(ticket_at(s->q[1], 2))), ERROR_INVALID_TICKET);
@@ -448,7 +448,7 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     refused(with_open(SIGNALS(at(t, 11))), ERROR_NOT_RISING);
     refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 5))), ERROR_NOT_RISING); /* reached */
     refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 8))), ERROR_NOT_RISING); /* sent */
-    refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 7)), .flags = HOST_SYNC), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 7))), ERROR_NOT_RISING);
     /* work that waits for what it is to signal, or for more */
     refused(with_open(WAITS(at(s->t[1], 2)), SIGNALS(at(s->t[1], 2))), ERROR_NOT_RISING);
     refused(with_open(WAITS(at(s->t[1], 3)), SIGNALS(at(s->t[1], 2)), .flags = UNORDERED), ERROR_NOT_RISING);
@@ -498,7 +498,7 @@ on_all_kinds_with(test_S5_metal_has_no_buffer_for_the_waits_or_the_signals, .que
         do {
             softmetal_fail_creation(++n, true);
             result = TRY_SUBMIT(s->q[0], &ticket, WAITS(at(s->t[0], held + 1)), BUFFERS(buffer),
-                                SIGNALS(at(s->t[1], held + 1)), .on_complete = remember, .user = &told);
+                                SIGNALS(at(s->t[1], held + 1)), .on_complete = remember, .user = &told, .flags = GPUSYNC_SUBMIT_ON_GPU);
             softmetal_fail_creation(0, false);
             if (result == GPUSYNC_OK) break;
             assert_result(result, GPUSYNC_ERROR_METAL_NIL);
@@ -524,7 +524,7 @@ on_stage_with(test_S5_host_sync_needs_no_buffer_of_metals, .timelines = 2)
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket;
     softmetal_fail_creation(1, true);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), SIGNALS(at(s->t[1], 1)), .flags = HOST_SYNC);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffer), SIGNALS(at(s->t[1], 1)));
     signal_value(s->t[0], 1);
     finish_all(s);
     softmetal_fail_creation(0, false);
@@ -608,10 +608,10 @@ on_stage_with(test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_h
         gpusync_timeline *first = new_timeline(s->device), *second = new_timeline(s->device);
         void *buffer = marked(s, 1, 1);
         void *last = marked(s, 2, 2);
-        bool held = kind.ticket || kind.flags & HOST_SYNC;
+        bool held = kind.ticket || !(kind.flags & ON_GPU);
         gpusync_ticket tickets[3];
         forget_marks();
-        tickets[0] = SUBMIT(s->q[0], BUFFERS(failing(s->q[0])), SIGNALS(at(first, 1)));
+        tickets[0] = SUBMIT(s->q[0], BUFFERS(failing(s->q[0])), SIGNALS(at(first, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
         gpusync_point point = kind.ticket ? ticket_at(s->q[0], tickets[0]) : at(first, 1);
         if (kind.encoded) {
             held = kind.ticket;
@@ -621,7 +621,7 @@ on_stage_with(test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_h
             tickets[1] = SUBMIT(s->q[1], WAITS(point), BUFFERS(buffer), SIGNALS(at(second, 1)), .flags = kind.flags);
         }
         assert_int_equal(is_sent(buffer), !held);
-        tickets[2] = SUBMIT(s->q[2], WAITS(at(second, 1)), BUFFERS(last), .flags = HOST_SYNC);
+        tickets[2] = SUBMIT(s->q[2], WAITS(at(second, 1)), BUFFERS(last));
         finish_all(s);
         assert_result(gpusync_poll(s->q[1], tickets[1], NULL), GPUSYNC_ERROR_EXECUTION);
         assert_result(gpusync_poll(s->q[2], tickets[2], NULL), GPUSYNC_ERROR_EXECUTION);
@@ -689,7 +689,7 @@ on_both_kinds_with(test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_
 on_both_kinds_with(test_R24_the_ticket_of_work_that_waited_for_other_code_ends, .timelines = 1,
                    .timeline = {.signalled_by_others = true})
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     set_quirks(.deaf_to_everything = true);
     other_code_signals(s->t[0], 1);
     finish_all(s);
@@ -723,7 +723,7 @@ on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2,
     gpusync_ticket ticket = 7;
     metal_enqueue(enqueued);
     commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
-    assert_result(TRY_SUBMIT(s->q[1], &ticket, WAITS(at(s->t[0], 1)), BUFFERS(enqueued)), GPUSYNC_ERROR_ENQUEUED);
+    assert_result(TRY_SUBMIT(s->q[1], &ticket, WAITS(at(s->t[0], 1)), BUFFERS(enqueued), .flags = GPUSYNC_SUBMIT_ON_GPU), GPUSYNC_ERROR_ENQUEUED);
     assert_result(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(other, enqueued)), GPUSYNC_ERROR_ENQUEUED);
     assert_int_equal(ticket, 7);
     assert_ok(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(enqueued, other)));
@@ -738,7 +738,7 @@ on_stage_with(test_S7_of_enqueued_buffers_none_is_the_last, .timelines = 1)
     void *first = foreign_buffer(s->q[0]), *then = foreign_buffer(s->q[0]);
     metal_enqueue(then);
     metal_enqueue(first);
-    SUBMIT(s->q[0], BUFFERS(first, then), SIGNALS(at(s->t[0], 1)));
+    SUBMIT(s->q[0], BUFFERS(first, then), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_true(finish_next(s->q[0]));
     assert_int_equal(metal_status(then), 4);
     assert_int_equal(shown(s->t[0]), 0);
@@ -755,11 +755,11 @@ on_stage_with(test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_he
     void *enqueued = new_buffer(s->q[0]), *other = new_buffer(s->q[0]);
     gpusync_ticket first = commit_new(s->q[1]), ticket = 7;
     metal_enqueue(enqueued);
-    assert_result(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other)),
+    assert_result(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other), .flags = GPUSYNC_SUBMIT_ON_GPU),
                   GPUSYNC_ERROR_ENQUEUED);
     assert_int_equal(ticket, 7);
     assert_true(finish_next(s->q[1]));
-    assert_ok(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other)));
+    assert_ok(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other), .flags = GPUSYNC_SUBMIT_ON_GPU));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }

@@ -8,12 +8,12 @@
 #define OTHERS .timelines = 1, .timeline = {.signalled_by_others = true}
 #define ORDER .timelines = 1, .timeline = {.order_only = true}
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
-#define HOST_SYNC GPUSYNC_SUBMIT_HOST_SYNC
+#define ON_GPU GPUSYNC_SUBMIT_ON_GPU
 
 static void assert_failed_at(gpusync_timeline *timeline, gpusync_result result, uint64_t reached)
 {
     uint64_t value = UINT64_MAX;
-    assert_result(gpusync_timeline_query(timeline, &value), result);
+    assert_result(gpusync_timeline_query(timeline, &value, NULL), result);
     assert_int_equal(value, reached);
 }
 
@@ -111,7 +111,7 @@ without_stage(test_S5_calls_without_a_timeline_are_refused)
     assert_null(gpusync_timeline_metal(NULL, NULL));
     assert_null(gpusync_timeline_metal(NULL, &base));
     assert_int_equal(base, 0);
-    assert_result(gpusync_timeline_query(NULL, &value), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_timeline_query(NULL, &value, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(value, 7);
     assert_result(gpusync_timeline_signal(NULL, 1), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_timeline_fail(NULL, NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
@@ -151,7 +151,7 @@ on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent,
     for (unsigned host_sync = 0; host_sync < 2; host_sync++) {
         gpusync_timeline *timeline = new_timeline(s->device), *gate_of_held = new_timeline(s->device);
         signal_value(timeline, 10);
-        SUBMIT(s->q[0], SIGNALS(at(timeline, 20)), BUFFERS(new_buffer(s->q[0])), .flags = host_sync ? HOST_SYNC : 0);
+        SUBMIT(s->q[0], SIGNALS(at(timeline, 20)), BUFFERS(new_buffer(s->q[0])), .flags = host_sync ? 0 : ON_GPU);
         SUBMIT(s->q[1], WAITS(at(gate_of_held, 1)), SIGNALS(at(timeline, 25)));
         signal_rows(timeline, below, LENGTH(below)); /* the held 25 does not count */
         finish_all(s);
@@ -465,7 +465,7 @@ on_stage(test_R13_an_imported_event_is_not_failed_by_a_write_on_its_way)
 
 on_stage_with(test_R13_work_that_was_only_to_signal_a_failed_timeline_succeeds, .timelines = 2)
 {
-    static const uint32_t kinds[] = {0, UNORDERED, HOST_SYNC};
+    static const uint32_t kinds[] = {ON_GPU, ON_GPU | UNORDERED, 0};
     for (unsigned i = 0; i < LENGTH(kinds); i++) {
         gpusync_timeline *timeline = new_timeline(s->device);
         gpusync_ticket sent = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)),
@@ -492,7 +492,7 @@ on_stage_with(test_R12_failure_does_not_pass_along_an_order_only_timeline, .queu
     softmetal_fail_as(upload, SOFTMETAL_OUT_OF_MEMORY, NULL);
     failed = commit(s->q[0], upload);
     frames[0] = commit(s->q[1], waiting(s->q[1], at(s->t[0], 1))); /* on the GPU already */
-    frames[1] = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])), .flags = HOST_SYNC);
+    frames[1] = SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[2])));
     assert_false(finish_next(s->q[1]));
     finish_all(s);
     frames[2] = commit(s->q[2], waiting(s->q[2], at(s->t[0], 1))); /* later */
@@ -958,7 +958,7 @@ on_stage_with(test_R18_the_event_is_not_believed_past_own_work_that_has_failed, 
     assert_int_equal(value_of(s->t[0]), 4);
     assert_result(gpusync_timeline_wait(s->t[0], 5, 0, NULL), GPUSYNC_TIMEOUT);
     assert_true(finish_next(s->q[0]));
-    assert_result(gpusync_timeline_query(s->t[0], &value), GPUSYNC_ERROR_EXECUTION);
+    assert_result(gpusync_timeline_query(s->t[0], &value, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(value, 4);
     metal_release(failing);
 }
@@ -1031,7 +1031,7 @@ on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.s
 /* ... whose event is not read any more. */
 on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline, OTHERS)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(new_buffer(s->q[0])));
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     other_code_signals(s->t[0], 3);
     assert_int_equal(value_of(s->t[0]), 3);
     other_code_signals(s->t[0], UINT64_MAX);
@@ -1047,7 +1047,7 @@ on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline, OTH
 
 on_stage_with(test_R18_the_listener_ends_waits_callbacks_and_held_work, OTHERS)
 {
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), .flags = HOST_SYNC);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 2)));
     note notes[3] = {0};
     job j = {0};
     on_done(at(s->t[0], 1), &notes[0]);
@@ -1158,7 +1158,7 @@ on_stage_with(test_R18_a_deaf_listener_costs_a_look, OTHERS, .device = {.callbac
         for (unsigned by = 0; by < LOOKERS; by++) {
             note n = {0};
             value++;
-            gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], value)), .flags = HOST_SYNC);
+            gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], value)));
             on_done(at(s->t[0], value), &n);
             other_code_signals(s->t[0], value);
             assert_true(softmetal_settle_listeners(SECONDS(60))); /* deaf to the past: it hears, and is not raced */
@@ -1181,7 +1181,7 @@ on_stage(test_R18_without_a_listener_looks_find_the_values)
     note n = {0};
     softmetal_hide_class("MTLSharedEventListener");
     s->t[0] = timeline_from(s->device, &others);
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = HOST_SYNC);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
     on_done(at(s->t[0], 1), &n);
     other_code_signals(s->t[0], 1);
     assert_int_equal(softmetal_live("block"), 0);

@@ -188,9 +188,9 @@ static void held_work(stage *s)
 
 static void signals_of_work(stage *s)
 {
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 3), at(s->t[1], 4)));
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 3), at(s->t[1], 4)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 5)), .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 5)));
     finish_all(s);
     signal_value(s->t[0], 9);
 }
@@ -200,8 +200,8 @@ static void failing_work(stage *s)
 {
     void *buffer = new_buffer(s->q[0]);
     softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 3)));
-    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)));
+    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
 }
 
@@ -209,22 +209,22 @@ static void failing_work(stage *s)
    at its commit, and is not held: what it waits for has failed before. */
 static void work_that_never_runs(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 3)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     signal_value(s->t[1], 5);
     signal_value(s->t[0], 1);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 7)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 7)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_timeline_destroy(s->t[0]));
     s->t[0] = NULL;
-    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
 }
 
 /* The wait of a destroy is not the program's. */
 static void queues_that_go(stage *s)
 {
     commit_new(s->q[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     assert_ok(gpusync_queue_abandon(s->q[0]));
     s->q[0] = NULL;
     finish_all(s);
@@ -237,7 +237,7 @@ static void queues_that_go(stage *s)
 
 static void unordered_work(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU);
     commit_new(s->q[0]);
     finish_all(s);
     signal_value(s->t[0], 1);
@@ -350,7 +350,7 @@ static void callbacks(stage *s)
 /* The failure ends what is held, on every queue. */
 static void a_lost_device(stage *s)
 {
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
     finish_all(s);
 }
@@ -475,7 +475,7 @@ on_stage_with(test_S10_events_of_Metal_4, .timelines = 1, .metal4 = true, TRACED
 {
     begin_trace(s);
     assert_ok(gpusync_commit(s->q[0], new_buffer(s->q[0]), NULL));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_true(same_events("Metal 4",
@@ -500,7 +500,7 @@ ON_TRACE(test_S10_times_of_the_GPU)
     softmetal_set_gpu_clock(gpu_seconds);
     begin_trace(s);
     commit(s->q[0], buffer);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     pass(MS(3));
     softmetal_schedule(buffer);
     softmetal_execute(buffer);
@@ -532,8 +532,8 @@ ON_TRACE(test_S10_times_are_of_the_clock)
     begin_trace(s);
     uint64_t begin = gpusync_now_ns();
     pass(1000);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)));
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(new_buffer(s->q[1])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     pass(2000);
     signal_value(s->t[0], 1);
     pass(4000);
@@ -754,7 +754,7 @@ static gpusync_result use_everything(void *argument)
     uint64_t value;
     if (gpusync_device_get_stats(s->device, NULL, &stats) != GPUSYNC_OK ||
         gpusync_device_report(s->device, mine, sizeof mine) == 0 ||
-        gpusync_timeline_query(s->t[1], &value) != GPUSYNC_OK)
+        gpusync_timeline_query(s->t[1], &value, NULL) != GPUSYNC_OK)
         return GPUSYNC_ERROR_DESTROYED;
     for (unsigned i = 0; i < 2; i++) {
         void *buffer = NULL;
@@ -787,7 +787,7 @@ ON_TRACE(test_S10_no_lock_is_held_in_a_trace)
     assert_ok(gpusync_device_set_trace(s->device, let_another_thread_in, NULL));
     commit_new(s->q[0]);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)),
-           .on_complete = ignore);
+           .on_complete = ignore, .flags = GPUSYNC_SUBMIT_ON_GPU);
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_result(gpusync_timeline_wait(s->t[0], 9, 0, NULL), GPUSYNC_TIMEOUT);
@@ -890,7 +890,7 @@ ON_TRACE(test_S10_by_the_times_a_ticket_is_sent_before_it_ends)
     begin_trace(s);
     softmetal_set_message_hook(end_in_commit, NULL);
     commit_new(s->q[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
     signal_value(s->t[0], 1);
     softmetal_set_message_hook(NULL, NULL);
     assert_true(event_of(GPUSYNC_TRACE_COMMIT, 0)->time_ns <= event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns);

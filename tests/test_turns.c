@@ -352,7 +352,7 @@ static void submit_nothing(void)
 {
     const gpusync_point wait = gpusync_at_value(stage.t[0], 1), signal = gpusync_at_value(stage.t[1], 1);
     const gpusync_submission nothing = {
-        .wait_points = &wait, .wait_count = 1, .signal_points = &signal, .signal_count = 1, .flags = GPUSYNC_SUBMIT_HOST_SYNC};
+        .wait_points = &wait, .wait_count = 1, .signal_points = &signal, .signal_count = 1, .flags = 0};
     turns_expect(gpusync_submit(stage.q[0], &nothing, &tickets[0]), GPUSYNC_OK);
 }
 
@@ -417,7 +417,7 @@ static void tear_down_signal(void *unused)
 {
     uint64_t value = 0;
     turns_expect(gpusync_in_flight(stage.q[0]), 0);
-    turns_expect(gpusync_timeline_query(stage.t[0], &value), GPUSYNC_OK);
+    turns_expect(gpusync_timeline_query(stage.t[0], &value, NULL), GPUSYNC_OK);
     turns_expect(value, 1);
     turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK); /* runs the callback */
     stage.q[0] = NULL;
@@ -549,7 +549,7 @@ static void tear_down_cancel(void *unused)
     turns_expect(results[1], outcomes[1].result);
     turns_check(outcomes[0].result == GPUSYNC_OK || outcomes[1].result != GPUSYNC_OK); /* in the order of tickets */
     turns_expect(records_of(stage.q[0]), cancelled);
-    turns_expect(gpusync_timeline_query(stage.t[1], &value), outcomes[1].result);
+    turns_expect(gpusync_timeline_query(stage.t[1], &value, NULL), outcomes[1].result);
     turns_expect(value, outcomes[1].result == GPUSYNC_OK);
     see(cancelled);
     close_stage();
@@ -840,7 +840,7 @@ static void submit_host_sync(void *value)
     const gpusync_point wait = gpusync_at_value(stage.t[0], *(uint64_t *)value);
     int i = *(uint64_t *)value == 5;
     void *buffer = make_buffer(stage.q[i]);
-    tickets[i] = submit_buffer(stage.q[i], buffer, &wait, NULL, &outcomes[i], GPUSYNC_SUBMIT_HOST_SYNC);
+    tickets[i] = submit_buffer(stage.q[i], buffer, &wait, NULL, &outcomes[i], 0);
     turns_until(is_called, &outcomes[i]);
     turns_expect(outcomes[i].result, GPUSYNC_OK);
 }

@@ -92,8 +92,8 @@ static gpusync_result submit_step(int me, int k, void *buffer)
         .on_complete = note_outcome,
         .user = &now->complete,
     };
-    if (now->extra & HOST_SYNC)
-        submission.flags |= GPUSYNC_SUBMIT_HOST_SYNC;
+    if (!(now->extra & HOST_SYNC))
+        submission.flags |= GPUSYNC_SUBMIT_ON_GPU;
     if (now->extra & UNORDERED && me == 2)
         submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
     return expect_accepted(me, k, gpusync_submit(stage.q[me], &submission, &now->ticket));
@@ -257,7 +257,7 @@ static void check_timeline(int i)
     uint64_t value = 0, reached = 0;
     while (reached < STEPS && value_is_good(i, reached + 1))
         reached++;
-    turns_expect(gpusync_timeline_query(stage.t[i], &value), result_of(reached == STEPS));
+    turns_expect(gpusync_timeline_query(stage.t[i], &value, NULL), result_of(reached == STEPS));
     turns_expect(value, reached);
 }
 

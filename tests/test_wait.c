@@ -166,7 +166,7 @@ on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
         void *buffer = new_buffer(s->q[0]);
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
         gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
-                                       .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_HOST_SYNC);
+                                       .flags = GPUSYNC_SUBMIT_UNORDERED);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
         assert_false(is_sent(buffer));
         switch (rows[i].end) {
@@ -361,13 +361,13 @@ on_world_with(test_S5_calls_without_a_limit_call_no_hook_that_waits, .queues = 2
     commit(s->q[1], held);
     assert_result(gpusync_poll(s->q[0], ticket, &times), GPUSYNC_NOT_READY);
     assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_NOT_READY);
-    assert_ok(gpusync_timeline_query(s->t[0], &value));
+    assert_ok(gpusync_timeline_query(s->t[0], &value, NULL));
     assert_result(gpusync_queue_next_error(s->q[0], &cursor, &error), GPUSYNC_NOT_READY);
     on_done(ticket_at(s->q[1], 1), &n);
     assert_ok(gpusync_release_after(s->q[1], 1, witness));
     metal_release(witness);
     assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_HOST_SYNC);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED);
     assert_ok(gpusync_device_run_callbacks(s->device, 1, &count));
     assert_ok(gpusync_queue_cancel_held(s->q[1]));
     assert_ok(gpusync_command_buffer_discard(s->q[0], open));
@@ -991,8 +991,7 @@ static work held_elsewhere(stage *s, place where, elsewhere *e)
         gpusync_timeline_desc desc = {.shared_event = e->event};
         assert_ok(gpusync_timeline_create(s->device, &desc, &e->other));
         w.buffer = new_buffer(s->q[0]); /* where the host waits: the GPU would go on by itself */
-        w.ticket = SUBMIT(s->q[0], WAITS(at(e->other, 7)), BUFFERS(w.buffer), SIGNALS(at(s->t[0], 1)),
-                          .flags = GPUSYNC_SUBMIT_HOST_SYNC);
+        w.ticket = SUBMIT(s->q[0], WAITS(at(e->other, 7)), BUFFERS(w.buffer), SIGNALS(at(s->t[0], 1)));
         assert_false(is_sent(w.buffer));
         return w;
     }

@@ -1085,7 +1085,7 @@ with_door_and(test_a_warm_up_and_the_work_of_queues_do_not_meet, .queues = 2, .t
     set_door(PIPELINE, 0);
     gpusync_warmup *warmup = start_four(s);
     await_come(1);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)));
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
     on_done(ticket_at(s->q[0], ticket), &done);
     on_done(at(s->t[0], 2), &reached);
     job_wait(&frame, s->q[0], ticket, GPUSYNC_FOREVER);

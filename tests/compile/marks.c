@@ -32,7 +32,7 @@ int use(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline
     gpusync_device_run_callbacks(device, 1, NULL);
     gpusync_command_buffer_discard(queue, buffer);
     gpusync_queue_cancel_held(queue);
-    gpusync_queue_clear_failure(queue);
+    gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING);
     gpusync_timeline_fail(timeline, NULL);
     gpusync_queue_abandon(NULL);
     gpusync_queue_destroy_later(NULL, NULL, NULL);
@@ -61,7 +61,7 @@ int use(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline
 #elif CASE == 8
     result = gpusync_queue_next_error(queue, &cursor, NULL);
 #elif CASE == 9
-    result = gpusync_timeline_query(timeline, NULL);
+    result = gpusync_timeline_query(timeline, NULL, NULL);
 #elif CASE == 10
     result = gpusync_on_done(point, NULL, NULL);
 #elif CASE == 11

@@ -84,7 +84,7 @@ int main(void)
     UNSUPPORTED(gpusync_queue_abandon(queue));
     UNSUPPORTED(gpusync_queue_destroy_later(queue, gone, &calls));
     UNSUPPORTED(gpusync_queue_cancel_held(queue));
-    UNSUPPORTED(gpusync_queue_clear_failure(queue));
+    UNSUPPORTED(gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING));
     UNSUPPORTED(gpusync_queue_next_error(queue, &cursor, &error));
     EXPECT(cursor == 0);
     EXPECT(gpusync_queue_metal(queue) == NULL);
@@ -118,7 +118,7 @@ int main(void)
     EXPECT(gpusync_timeline_metal(timeline, NULL) == NULL);
     value = 7;
     EXPECT(gpusync_timeline_metal(timeline, &value) == NULL && value == 0);
-    UNSUPPORTED(gpusync_timeline_query(timeline, &value));
+    UNSUPPORTED(gpusync_timeline_query(timeline, &value, NULL));
     UNSUPPORTED(gpusync_timeline_signal(timeline, 1));
     UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
     UNSUPPORTED(gpusync_timeline_fail(timeline, NULL));

@@ -259,7 +259,7 @@ THREAD(b)
         assert(data == 1);
 #else
     uint64_t value;
-    gpusync_result result = gpusync_timeline_query(&T[0], &value);
+    gpusync_result result = gpusync_timeline_query(&T[0], &value, NULL);
     assert(result == GPUSYNC_OK || (result == GPUSYNC_ERROR_EXECUTION && value == 1));
     if (value == 1)
         assert(data == 1);

@@ -108,8 +108,7 @@ godot_error godot_command_queue_execute(gpusync_queue *queue, const godot_execut
                                                .command_buffers = e->buffers,
                                                .command_buffer_count = e->buffer_count,
                                                .signal_points = signals,
-                                               .signal_count = e->signal_count,
-                                               .flags = GPUSYNC_SUBMIT_HOST_SYNC};
+                                               .signal_count = e->signal_count};
         for (size_t i = 0; i < e->wait_count; i++)
             waits[i] = gpusync_at_value(e->waits[i]->timeline, e->waits[i]->value);
         for (size_t i = 0; i < e->signal_count; i++)

@@ -45,7 +45,7 @@ static bool mps_raise_locked(mps_stream *s, mps_exception *e, gpusync_result res
     while (result == GPUSYNC_ERROR_EXECUTION && gpusync_queue_next_error(s->queue, &s->cursor, &record) == GPUSYNC_OK)
         why = record.message;
     if (result == GPUSYNC_ERROR_EXECUTION)
-        gpusync_queue_clear_failure(s->queue);
+        gpusync_queue_clear_failure(s->queue, GPUSYNC_EVERYTHING);
     e->result = result;
     snprintf(e->message, sizeof e->message, "MPS: %s", why);
     return true;

@@ -307,7 +307,7 @@ static void count_run(handler *self, void *buffer)
 static void commit_job(job *j)
 {
     gpusync_queue *queue = on.queues[j->queue];
-    bool host = j->flags & GPUSYNC_SUBMIT_HOST_SYNC;
+    bool host = !(j->flags & GPUSYNC_SUBMIT_ON_GPU);
     void *buffer;
     gpusync_submission s = {.command_buffers = &buffer, .command_buffer_count = 1, .wait_points = j->waits,
                             .signal_points = &j->signal, .flags = j->flags, .user = &j->told};
@@ -453,7 +453,7 @@ static void draw_job(task *t, unsigned k, bool reversed)
     j->expected = inherited ? inherited : j->code;
     j->runs = inherited && by == BY_VALUE && (before->code || before->runs);
     j->flags = (reversed ? GPUSYNC_SUBMIT_UNORDERED : 0) |
-               (before && by == BY_HOST_SYNC ? GPUSYNC_SUBMIT_HOST_SYNC : 0);
+               (before && by == BY_HOST_SYNC ? 0 : GPUSYNC_SUBMIT_ON_GPU);
     j->by_ticket = before && by == BY_TICKET;
     j->wait_count = before != NULL;
     if (before) j->waits[0] = before->signal;
@@ -577,7 +577,7 @@ static void run_chain(chain *c, uint64_t *random)
         j->signal = gpusync_at_value(c->values, n + 1);
         j->signal_count = 1;
         j->flags = c->form == SHUFFLED ? GPUSYNC_SUBMIT_UNORDERED : 0;
-        if (c->form != IN_ORDER && below(random, 2)) j->flags |= GPUSYNC_SUBMIT_HOST_SYNC;
+        if (c->form != IN_ORDER && below(random, 2)) j->flags &= ~(uint32_t)GPUSYNC_SUBMIT_ON_GPU;
         draw_ops(j->ops, random, 24);
         compute(&c->cells, j->ops);
     }
