@@ -80,8 +80,9 @@
                reached, or the timeline fails.
    Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
                at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
-               always 400 ms; polls and waits that time out, at most once in 50 ms all together. So a completed handler
-               that Metal loses costs such a pause, and the GPU times (on Metal 4 the ticket's end, too).
+               always 400 ms; polls and waits that time out, at most once in 50 ms all together; the dispatch queue
+               once a second while callbacks or a later destroy are owed. So a completed handler that Metal loses costs
+               such a pause, and the GPU times (on Metal 4 the ticket's end, too).
 
    >>contract ----------------------------------------------------------------------------------------------------------
 
@@ -181,8 +182,8 @@
      Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
      work, too. gpusync's callbacks run elsewhere.
    * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU. Code that
-     contains gpusync may be unloaded 100 ms after gpusync_device_destroy has returned OK, for a thread of Metal's may
-     still be on its way out of that code; never if a queue was abandoned, the device was lost, or the log has said that
+     contains gpusync may be unloaded 2 s after gpusync_device_destroy has returned OK, for a thread of Metal's may
+     still be on its way out of that code, and a timer on its way in; never if a queue was abandoned, the device was lost, or the log has said that
      Metal still has blocks of gpusync.
    * Not provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside,
      wait with gpusync_wait_many for ANY of its point and a value that the host signals. */
@@ -1034,8 +1035,8 @@ GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queu
     destroyed  Called with user, where callbacks run, when the work of the queue has ended and its callbacks have run.
                NULL: none. Not called after an error, nor for a NULL queue.
     The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and looks of other
-    calls, do the rest. If the GPU hangs, the queue, its memory and its device remain until the device is lost: then the
-    first look at the whole device after a second gives it up. A program that makes no calls never looks.
+    calls or of the dispatch queue, do the rest. If the GPU hangs, the queue, its memory and its device remain until the
+    device is lost: then the first look at the whole device after a second gives it up.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
@@ -1703,6 +1704,9 @@ extern void *gpusync__dispatch_attr_with_qos(void *attr, unsigned qos, int relat
     GPUSYNC__SYMBOL("dispatch_queue_attr_make_with_qos_class");
 #define GPUSYNC__QOS_USER_INITIATED 0x19u /* QOS_CLASS_USER_INITIATED */
 extern void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *)) GPUSYNC__SYMBOL("dispatch_async_f");
+extern uint64_t gpusync__dispatch_time(uint64_t when, int64_t delta_ns) GPUSYNC__SYMBOL("dispatch_time");
+extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*fn)(void *))
+    GPUSYNC__SYMBOL("dispatch_after_f");
 extern void gpusync__dispatch_retain(void *queue) GPUSYNC__SYMBOL("dispatch_retain");
 extern void gpusync__dispatch_release(void *queue) GPUSYNC__SYMBOL("dispatch_release");
 
@@ -1979,6 +1983,7 @@ typedef struct gpusync__caller {
 } gpusync__caller;
 
 struct gpusync_device {
+    gpusync_device *next; /* of all devices; under the global lock */
     void *metal;
     gpusync_hooks hooks;
     bool default_hooks;
@@ -2013,6 +2018,7 @@ struct gpusync_device {
     gpusync__caller *callers;
     uint32_t running; /* how many. Read without the lock */
     bool ends;        /* by destroy_later */
+    bool watched;     /* the dispatch queue looks in a second: gpusync__watch */
     gpusync__callback gone;
 };
 
@@ -2025,16 +2031,18 @@ typedef struct gpusync__after {
     gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
+    bool watches;                   /* ... or are to become due: the device is to be watched */
     bool loses;                     /* the device: to log */
     bool more;                      /* one of the fields above is set */
 } gpusync__after;
 #define GPUSYNC__NOTHING                                              \
     {                                                                 \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false, false \
     }
 
-/* Over the selectors, and what blocks of listeners lead to. */
+/* Over the selectors, the devices, and what blocks of listeners lead to. */
 static gpusync__mutex gpusync__global = {0};
+static gpusync_device *gpusync__devices;
 static uint32_t gpusync__orphans; /* timelines that are gone, and of which Metal has listeners' blocks. Atomic */
 
 /* The device's lock. */
@@ -2501,6 +2509,12 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
 {
     void *pool = gpusync__pool_push();
+    gpusync__mutex_lock(&gpusync__global);
+    gpusync_device **at = &gpusync__devices;
+    while (*at != dev)
+        at = &(*at)->next;
+    *at = dev->next;
+    gpusync__mutex_unlock(&gpusync__global);
     while (dev->spare_count)
         gpusync__release(dev->spares[--dev->spare_count].event);
     gpusync__release(dev->metal);
@@ -2520,13 +2534,13 @@ static void gpusync__keep(gpusync__target *t)
     GPUSYNC__ADD(&t->refs, 1);
 }
 
-/* Takes a reference of a target that may be about to go. False: it is. */
-static bool gpusync__revive(gpusync__target *t)
+/* Takes a reference of what may be about to go. False: it is. */
+static bool gpusync__revive(uint32_t *refs)
 {
-    uint32_t refs = GPUSYNC__LOAD_SEQ(&t->refs);
-    while (refs && !__atomic_compare_exchange_n(&t->refs, &refs, refs + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    uint32_t n = GPUSYNC__LOAD_SEQ(refs);
+    while (n && !__atomic_compare_exchange_n(refs, &n, n + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     }
-    return refs != 0;
+    return n != 0;
 }
 
 static void gpusync__listening_unref(gpusync__listening *l)
@@ -2656,7 +2670,7 @@ static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__targe
 {
     gpusync__lock(dev);
     gpusync__target *t = last ? last->next : dev->targets;
-    while (t && !gpusync__revive(t))
+    while (t && !gpusync__revive(&t->refs))
         t = t->next;
     gpusync__unlock(dev);
     if (last)
@@ -2866,6 +2880,14 @@ static void gpusync__rouse_all(gpusync__entry *ring, gpusync__after *after)
 {
     while (ring->next != ring)
         gpusync__rouse(ring->next->sleeper, after);
+}
+
+/* Has the dispatch queue look at the device, as long as callbacks are to come: gpusync__watch. */
+static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
+{
+    if (dev->watched || dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
+        return;
+    dev->watched = after->watches = after->more = true;
 }
 
 /* Makes a callback the last of those that are due. */
@@ -3914,7 +3936,7 @@ static void gpusync__event_rose(void *block, void *event)
     (void)event;
     gpusync__mutex_lock(&gpusync__global);
     gpusync_timeline *t = b->listening->timeline;
-    if (t && !gpusync__revive(&t->target))
+    if (t && !gpusync__revive(&t->target.refs))
         t = NULL;
     gpusync__mutex_unlock(&gpusync__global);
     if (!t)
@@ -3967,6 +3989,7 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
    What a thread does when it has unlocked the device: unparks come first, before anything that may take time. */
 
 static void gpusync__ask_for_calls(gpusync_device *dev);
+static void gpusync__watch_soon(gpusync_device *dev);
 
 /* Unparks one sleeper. `woken` is cleared first: from then on the sleeper may list itself, and be taken again. The last
    access is to `taken`: the sleeper's frame may go then. */
@@ -4037,6 +4060,8 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
         gpusync__log_loss(dev);
     if (after->calls)
         gpusync__ask_for_calls(dev);
+    if (after->watches)
+        gpusync__watch_soon(dev);
 }
 
 /* Gives the room back of work that never ran. No lock is held. */
@@ -5273,6 +5298,36 @@ static void gpusync__ask_for_calls(gpusync_device *dev)
     }
 }
 
+/* On the dispatch queue, a second later: looks while callbacks are owed, or an object is destroyed later, since the
+   program may make no call that looks. The timer has no reference, so that a destroy need not wait for it. */
+static void gpusync__watch(void *context)
+{
+    bool owes = false;
+    gpusync__mutex_lock(&gpusync__global);
+    gpusync_device *dev = gpusync__devices;
+    while (dev && dev != context)
+        dev = dev->next;
+    if (dev && !gpusync__revive(&dev->refs))
+        dev = NULL;
+    gpusync__mutex_unlock(&gpusync__global);
+    if (!dev)
+        return;
+    gpusync__look_everywhere(dev);
+    gpusync__lock(dev);
+    for (const gpusync__target *t = dev->targets; t; t = t->next)
+        owes |= t->owed || t->later;
+    dev->watched = owes;
+    gpusync__unlock(dev);
+    if (owes)
+        gpusync__watch_soon(dev);
+    gpusync__device_unref(dev);
+}
+
+static void gpusync__watch_soon(gpusync_device *dev)
+{
+    gpusync__dispatch_after(gpusync__dispatch_time(0, GPUSYNC__IDLE_NS), dev->callback_queue, dev, gpusync__watch);
+}
+
 GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, size_t max, size_t *count)
 {
     size_t n = 0;
@@ -5297,10 +5352,12 @@ static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t num
     c->target = t;
     c->entry.number = number;
     t->owed++;
-    if (gpusync__stands(t, number, NULL) == GPUSYNC__NOT_YET)
-        gpusync__list(t, &c->entry, after);
-    else
+    if (gpusync__stands(t, number, NULL) != GPUSYNC__NOT_YET) {
         gpusync__due(c, after);
+        return;
+    }
+    gpusync__list(t, &c->entry, after);
+    gpusync__watch_later(t->device, after);
 }
 
 /* fn NULL: `user` is an object to release. */
@@ -5643,6 +5700,7 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
         c->target = &q->target;
         c->entry.number = (uint64_t)gpusync__ticket_of(w);
         q->target.owed++;
+        gpusync__watch_later(q->target.device, after);
     }
     if (may == GPUSYNC__WELL)
         gpusync__set_out(q, w, after);
@@ -6343,6 +6401,7 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
     if (first && later) {
         t->gone = *later;
         t->later = true;
+        gpusync__watch_later(t->device, &after);
         gpusync__go_on(t->device, &after);
         gpusync__tell_gone(t, &after);
     }
@@ -6566,6 +6625,10 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_create(const gpusync_device_desc *
         GPUSYNC_FREE(dev);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
+    gpusync__mutex_lock(&gpusync__global);
+    dev->next = gpusync__devices;
+    gpusync__devices = dev;
+    gpusync__mutex_unlock(&gpusync__global);
     *out = dev;
     return GPUSYNC_OK;
 }
