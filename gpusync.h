@@ -3133,12 +3133,13 @@ static void gpusync__publish(gpusync_queue *q, bool unordered)
 {
     gpusync__head *head = &q->target.head;
     gpusync__work *w = q->front[unordered];
-    for (; w && (w->state == GPUSYNC__SETTLED || w->unordered != unordered); w = w->next)
-        if (w->unordered == unordered)
-            q->settled[unordered] = w->ticket;
+    while (w && (w->state == GPUSYNC__SETTLED || w->unordered != unordered))
+        w = w->next;
     q->front[unordered] = w;
+    uint64_t settled = w ? w->ticket - 1 : unordered ? head->submitted : head->committed;
+    q->settled[unordered] = settled;
     if (!q->frozen)
-        GPUSYNC__STORE(unordered ? &head->ended : &head->completed, q->settled[unordered]);
+        GPUSYNC__STORE(unordered ? &head->ended : &head->completed, settled);
     if (!unordered && w && w->state == GPUSYNC__ENDED) /* its turn to settle */
         gpusync__stir(w);
 }
