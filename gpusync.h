@@ -3430,7 +3430,7 @@ static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
         return;
     do
         q->held = q->held->next;
-    while (q->held && q->held->state != GPUSYNC__HELD); /* a marker is not held */
+    while (q->held && (q->held->unordered || q->held->state != GPUSYNC__HELD)); /* a marker is not held */
     if (q->held)
         gpusync__stir(q->held);
 }
