@@ -1319,10 +1319,10 @@ GPUSYNC_API uint32_t gpusync_version(void);
    STRUCTURES, at >>objects
      target     what rises: the tickets of a queue, the values of a timeline, the pipelines that a warm-up has
      entry      what waits for a number of a target: a sleeper, a callback, or a link of work
-     queue      a target; its work in the order of tickets; open work; failures on record; room
-     timeline   a target; an event; the signals that are to come, by value
+     queue      a target; its committed work in the order of commits; open work; failures on record; room
+     timeline   a target; an event; the signals that committed work is to make, by value
      warm-up    a target; pipelines
-     work       what has one ticket, with its command buffers, and links: its waits and signals
+     work       what ends as one, with its command buffers, and links: its waits and signals
      sleeper    a thread in a wait, on its stack
      after      what a thread does when it has unlocked: unpark, write and read events, send, log, ask for callbacks
      device     the lock, and everything under it
@@ -1332,23 +1332,20 @@ GPUSYNC_API uint32_t gpusync_version(void);
    Before the unlock all stirred work is judged, and what that stirs, too [gpusync__go_on]: ended work settles, held
    work becomes ready. After the unlock the thread does what stands in `after` [gpusync__work_off]. A step costs what it
    changes, not what there is; but lists are searched from one end: for an open or held buffer [gpusync__find_open,
-   gpusync__is_held], for the place of a number that does not rise [gpusync__insert], for a lower signal of held work
-   [gpusync__blocker].
+   gpusync__is_held], for the place of a number that does not rise [gpusync__insert].
 
    LIVES
-     work      OPEN: made, or encoded into; its signals are on their timelines.
-               -> gets a ticket [gpusync__admit]. It may go: SENT. It may not yet: HELD, its waits are listed. It never
-                  may: ENDED, unsent.
+     work      OPEN: made, or encoded into.
+               -> committed, and gets a ticket or, UNORDERED, a number [gpusync__admit]. It may go: SENT. It may not yet:
+                  HELD, its waits are listed. It never may: ENDED, unsent.
                HELD -> an entry fires: stirred, judged, ready [gpusync__rejudge] -> sent under the order lock
                [gpusync__issue]. SENT -> ENDED by its last handler, or a look [gpusync__end]; its room goes back.
-               ENDED -> SETTLED when its waits are over, ordered work in the order of tickets [gpusync__settle]: its
-                  result is on record, its signals pass, what waits for its ticket goes on.
-               SETTLED -> PUBLISHED when all before it have settled [gpusync__publish]: `completed` passes it. It leaves
-                  the queue when its handlers have come, no signal of it is listed, and Metal 4 has made its signals
-                  [gpusync__leave].
-     value     encoded or committed: on `promised` [gpusync__promise] -> sent: lower ones that Metal does not have come
-               too late [gpusync__send_signal] -> its work settles: reached as soon as no lower signal of sent work is
-               left [gpusync__advance], or the timeline fails [gpusync__fail].
+               ENDED -> SETTLED when its waits are over, that with a ticket in turn [gpusync__settle]: its result is on
+                  record, its signals pass, `completed` passes it [gpusync__publish], what waits for its ticket goes on.
+               SETTLED -> gone from the queue when its handlers have come, no signal of it is listed, and Metal 4 has
+                  made its signals [gpusync__leave].
+     value     committed: on `promised` [gpusync__promise] -> sent [gpusync__send_signal] -> its work settles: reached as
+               soon as no lower signal is left [gpusync__advance], or the timeline fails [gpusync__fail].
      sleeper   checks, looks, spins; checks under the lock, lists its entries [gpusync__prepare], parks. The waker takes
                the entries off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks,
                and subtracts from `taken`: its last access [gpusync__unpark_one]. The frame goes when it is on no ring
@@ -1372,10 +1369,9 @@ GPUSYNC_API uint32_t gpusync_version(void);
      gpusync__issue        `missed` set, try the lock; cleared, search            else ready work is held for ever
      gpusync__enter        unlock the order lock, read `missed`                   likewise
      gpusync__prepare      check, list, in one hold                               else a wake-up is lost
-     gpusync__settle       info, record, SETTLED, `completed`, AHEAD cleared      else an end has no failure yet
-     gpusync__may_end      `alert`, `completed`                                   else the end of a ticket is missed
+     gpusync__settle       info, record, SETTLED, `completed`                     else an end has no failure yet
      gpusync__fail         `error`, FAILED                                        else a failure without text is read
-     gpusync__set_out      SENT, signals                                          else work overtakes its own signals
+     gpusync__set_out      SENT, signals                                          else higher ones are judged too early
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
      gpusync__admit        promise, judge                                         else the order of values is not judged
      gpusync__completed    end, unpark, times, count `running` down               else a wait is late, or misses the
@@ -1391,18 +1387,18 @@ GPUSYNC_API uint32_t gpusync_version(void);
      2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
          for ever. (Not in an abandon: all held work has ended then. gpusync__bring takes the lock again.)
-     3.  Nothing is settled, published or unparked under an order lock. What stirs work goes on in the same hold of the
-         device's lock, or in a later one of the thread, without an order lock. Unparks come first in `after`.
+     3.  Nothing is settled or unparked under an order lock. What stirs work goes on in the same hold of the device's
+         lock, or in a later one of the thread, without an order lock. Unparks come first in `after`.
      4.  An entry is on one ring at most. A wait that is not over is listed where that may change: of UNORDERED work
-         that is held or has ended, of the first ordered work that is held, and of the one that is to settle next.
+         that is held or has ended, of the first with a ticket that is held, and of the one that is to settle next.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
-     6.  `promised` is sorted: signals of sent work up to `sent`, above that those of open and held work. Those of work
-         that never runs are above `sent`, too; on an order_only timeline they are anywhere.
-     7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
-         reached; `coming` <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
+     6.  `promised` is sorted, with a value once at most: those of sent work up to `sent`, above that those of held work,
+         and of work that never runs. A link that is off its ring has no neighbours: a walk that begins at a link asks
+         first.
+     7.  A value is reached only when no lower signal is left. `sent` >= each sent signal and what is reached; `coming`
+         <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
      8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later, but for a value that
-         other code may bring. Ordered work settles in the order of tickets. Held work that goes behind other held work
-         [gpusync__yields] is in no circle.
+         other code may bring. Work with tickets settles in their order.
      9.  Work that never ran, or failed, waits for no value and no ticket, and needs no memory to fail.
      10. The record, what sticks, how the ticket ended and the timelines' failure are there before SETTLED and before
          `completed` rises, in one hold.
