@@ -1159,6 +1159,22 @@ on_stage_with(test_R19_of_a_destroyed_timeline_the_signals_of_committed_work_com
     s->t[0] = s->t[1] = NULL;
 }
 
+/* It is theirs until the GPU is finished with it. */
+on_stage_with(test_R19_the_event_outlives_buffers_that_retain_nothing, .timelines = 1)
+{
+    static const gpusync_command_buffer_desc unretained = {.unretained_references = true};
+    for (unsigned i = 0; i < 2; i++) {
+        void *buffer = NULL;
+        assert_ok(gpusync_command_buffer_create(s->q[0], &unretained, 0, &buffer));
+        encode_signal(s->q[0], buffer, at(s->t[0], i + 1));
+        commit(s->q[0], buffer);
+    }
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    s->t[0] = NULL;
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[0], 2, NULL));
+}
+
 /* -- long chains -------------------------------------------------------------------------------------------------- */
 
 enum { CHAIN = 700 };
