@@ -1752,7 +1752,8 @@ typedef struct gpusync__goal {
     struct gpusync__target *target; /* with a reference */
     uint64_t number;
     uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
-    uint64_t from;  /* of ALL: the record of the first failure that had not been told, from 1 on; 0: not looked yet */
+    uint64_t from; /* of ALL: the first record that had not been told, from 1 on; 0: not looked yet */
+    uint64_t told; /* of ALL that has failed: the record behind the newest that counts as told now */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
@@ -4411,8 +4412,7 @@ typedef struct gpusync__wait {
     gpusync_error *error;  /* the program's, or NULL */
     bool drains;           /* of a destroy: goes on though its queue is closed */
     bool skips;            /* of the device: a queue that closes is none of its queues */
-    uint64_t idle_ns;      /* of ROOM without a limit: since when no place has changed hands */
-    uint64_t moved;        /* ... and how many had */
+    bool patient;          /* of ROOM: without a limit */
     gpusync_wait_end by;   /* what ended it */
     uint64_t spun_ns;
     uint64_t woken_ns; /* when its last park returned; 0: it has not parked */
@@ -4421,37 +4421,37 @@ typedef struct gpusync__wait {
 #define GPUSYNC__LAST_SLICE_NS 400000000u
 #define GPUSYNC__IDLE_NS 1000000000u /* so long without a change: nothing makes room but the program */
 
+/* Whether the numbers of a goal have come: loads alone. */
+static inline bool gpusync__has_come(const gpusync__goal *goal)
+{
+    const gpusync__head *head = &goal->target->head;
+    return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
+}
+
 /* How everything up to the goal stands: its failure is the oldest on record that had not been told when the wait began,
    else the one that sticks. If the oldest was pushed off the record, the oldest that is left stands for it. A record of
    UNORDERED work has the ticket 0, and counts as soon as it is there. */
 static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
 {
-    const gpusync__head *head = &q->target.head;
     uint64_t first = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
     if (!goal->from)
         goal->from = q->told + 1;
-    if (goal->number > head->completed || goal->unordered > head->ended)
+    if (!gpusync__has_come(goal))
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
-    for (n += lost; n < q->log_count && !lost && (uint64_t)q->log[n % q->log_size].ticket > goal->number;)
-        n++;
-    if (n == q->log_count && !gpusync__sticks(q))
+    const gpusync_error *oldest = NULL;
+    for (n += lost; n < q->log_count; n++) {
+        const gpusync_error *record = &q->log[n % q->log_size];
+        if ((uint64_t)record->ticket > goal->number && (oldest || !lost))
+            continue;
+        oldest = oldest ? oldest : record;
+        goal->told = n + 1;
+    }
+    if (!oldest && !gpusync__sticks(q))
         return GPUSYNC__WELL;
-    *error = n < q->log_count ? q->log[n % q->log_size] : q->stuck;
+    *error = oldest ? *oldest : q->stuck;
     error->dropped = lost;
     return GPUSYNC__BADLY;
-}
-
-/* Notes that a wait for everything has told the failures up to its goal, and one at least. */
-static void gpusync__tell(gpusync_queue *q, const gpusync__goal *goal)
-{
-    uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
-    while (n > first + 1 && (uint64_t)q->log[(n - 1) % q->log_size].ticket > goal->number)
-        n--;
-    if (n > q->told)
-        q->told = n;
-    if (q->told == q->log_count && !gpusync__sticks(q))
-        GPUSYNC__STORE(&q->untold, false);
 }
 
 /* The first work that a goal covers of which a handler is to come. NULL: there is none. */
@@ -4463,12 +4463,11 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
     return w;
 }
 
-/* Whether a wait for room has its place. Committed work makes room by itself: without any, and if for a second no
-   buffer was opened, committed or discarded, a wait without a limit is in vain. */
-static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
+/* Whether a wait for room has its place. Committed work makes room by itself. Without any all places are open command
+   buffers: where the last was opened a second ago, a wait without a limit is in vain. */
+static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
     gpusync__entry *e = &wait->goals->entry;
-    uint64_t moved = q->opened + q->target.head.committed + q->target.head.submitted;
     bool free = !e->next && !e->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
     if (free || e->number) { /* or a thread that gave room back has left the place to this one */
@@ -4476,13 +4475,9 @@ static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_e
         return GPUSYNC__WELL;
     }
     gpusync_result refused = gpusync__refuses(q, false);
-    if (refused == GPUSYNC_OK && wait->idle_ns) {
-        uint64_t now = gpusync_now_ns();
-        bool idle = !gpusync__unsettled(q) && moved == wait->moved;
-        wait->moved = moved;
-        wait->idle_ns = idle ? wait->idle_ns : now;
-        refused = now - wait->idle_ns >= GPUSYNC__IDLE_NS ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
-    }
+    const gpusync__work *last = gpusync__unsettled(q) ? NULL : q->open.prev->work;
+    if (refused == GPUSYNC_OK && wait->patient && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+        refused = GPUSYNC_ERROR_QUEUE_FULL;
     gpusync__explain(error, refused);
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
 }
@@ -4539,18 +4534,21 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
     return wait->how != GPUSYNC_WAIT_ALL;
 }
 
-/* Whether the numbers of a goal have come: loads alone. */
-static inline bool gpusync__has_come(const gpusync__goal *goal)
-{
-    const gpusync__head *head = &goal->target->head;
-    return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
-}
-
 /* Whether a check of the goal may tell more than that it is open: loads alone. ROOM and CALLS have no `from`: always.
    Everything (GPUSYNC__ALL): once at least, to note its `from`. */
 static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
     return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || (goal->kind && !goal->from);
+}
+
+/* Notes what a wait has told of the goal that ended it, or that failed. */
+static void gpusync__tell(const gpusync__goal *goal)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    if (goal->kind != GPUSYNC__ALL)
+        return;
+    q->told = goal->told > q->told ? goal->told : q->told;
+    GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
 }
 
 /* Whether the wait is over. Under the lock. */
@@ -4563,9 +4561,8 @@ static bool gpusync__check(gpusync__wait *wait)
         all = all && goal->over;
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
-    const gpusync__goal *told = over && wait->result != GPUSYNC_OK ? &wait->goals[wait->which] : NULL;
-    if (told && told->kind == GPUSYNC__ALL)
-        gpusync__tell(gpusync__queue_of(told->target), told);
+    if (over && wait->which < wait->count)
+        gpusync__tell(&wait->goals[wait->which]);
     return over;
 }
 
@@ -4961,29 +4958,44 @@ static gpusync_device *gpusync__device_of(const gpusync_point *point)
     return point->queue ? point->queue->target.device : NULL;
 }
 
-/* Waits for points of one device. skips: see gpusync__wait. */
+/* Makes goals of the queues of the device, for everything. Returns how many: `most`, or fewer. */
+static size_t gpusync__goals_of_device(gpusync_device *dev, gpusync__goal *goals, size_t most)
+{
+    size_t made = 0;
+    gpusync__lock(dev);
+    for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
+        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
+            continue;
+        const gpusync_point point = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
+        gpusync__goal_of(&point, &goals[made++]);
+        gpusync__keep(t);
+    }
+    gpusync__unlock(dev);
+    return made;
+}
+
+/* Waits for points of one device, or (NULL) for all its queues: one that closes is none of them. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for how, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options, size_t *which, bool skips)
+                                           const gpusync_wait_options *options, size_t *which)
 {
     gpusync__goal few[GPUSYNC__MANY], *goals = few;
     gpusync_error *error = options ? options->error : NULL;
     gpusync_result result = GPUSYNC_OK;
-    size_t made = 0;
     if (count > GPUSYNC__MANY)
         goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
     if (!goals)
         return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    for (; made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++) {
+    size_t made = points ? 0 : gpusync__goals_of_device(dev, goals, count);
+    for (; points && made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++)
         gpusync__keep(goals[made].target);
-        goals[made].handlers = options && options->handlers && !points[made].timeline;
-    }
-    gpusync__wait wait = {dev,   goals, made, made, how, GPUSYNC_OK, error, false,
-                          skips, 0,     0,    GPUSYNC_ENDED_INLINE, 0, 0};
-    if (result == GPUSYNC_OK)
-        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
-    else
+    for (size_t i = 0; i < made && options; i++)
+        goals[i].handlers = options->handlers && goals[i].target->kind == GPUSYNC__QUEUE;
+    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, !points, false, GPUSYNC_ENDED_INLINE, 0, 0};
+    if (result != GPUSYNC_OK)
         gpusync__explain(error, result);
+    else if (made)
+        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
     if (which)
         *which = made < count ? count : wait.which;
     while (made)
@@ -5000,7 +5012,7 @@ GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, ui
     gpusync_device *dev = gpusync__device_of(point);
     if (!dev)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
+    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
 /* A wait of the library's own for one thing of a target, to which the caller has a reference. drains: of a destroy. */
@@ -5008,16 +5020,15 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
                                          bool drains)
 {
     gpusync__goal goal;
-    uint64_t now = gpusync_now_ns();
-    uint64_t idle_ns = timeout_ns >= GPUSYNC_FOREVER - now ? now : 0; /* no limit that the clock would reach */
+    bool patient = timeout_ns == GPUSYNC_FOREVER;
     memset(&goal, 0, sizeof goal);
     goal.target = t;
     goal.kind = kind;
     goal.number = number;
     if (kind == GPUSYNC__ALL)
         gpusync__goal_all(&goal);
-    gpusync__wait wait = {t->device, &goal, 1,       1, GPUSYNC_WAIT_ALL,     GPUSYNC_OK, NULL, drains,
-                          false,     idle_ns, 0, GPUSYNC_ENDED_INLINE, 0,          0};
+    gpusync__wait wait = {
+        t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, patient, GPUSYNC_ENDED_INLINE, 0, 0};
     if (!drains)
         return gpusync__await(&wait, timeout_ns, NULL);
     gpusync__sleep(&wait, gpusync_now_ns(), timeout_ns);
@@ -5116,40 +5127,18 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
     if (!count || well)
         return GPUSYNC_OK;
-    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which, false);
+    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which);
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t timeout_ns,
                                                const gpusync_wait_options *options)
 {
-    gpusync_point few[GPUSYNC__MANY], *points = few;
-    gpusync_result result = GPUSYNC_OK;
-    size_t count = 0;
     if (!dev)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
     gpusync__lock(dev);
-    size_t room = dev->objects;
-    uint32_t made = dev->made;
+    size_t count = dev->objects;
     gpusync__unlock(dev);
-    if (room > GPUSYNC__MANY)
-        points = (gpusync_point *)GPUSYNC_MALLOC(room * sizeof *points);
-    if (!points)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    gpusync__lock(dev);
-    for (gpusync__target *t = dev->targets; t && count < room; t = t->next) {
-        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED || t->number > made)
-            continue; /* or a newer one, which would take an older one's place */
-        gpusync__keep(t);
-        points[count++] = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
-    }
-    gpusync__unlock(dev);
-    if (count)
-        result = gpusync__wait_points(dev, points, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, true);
-    while (count)
-        gpusync__unref(&points[--count].queue->target);
-    if (points != few)
-        GPUSYNC_FREE(points);
-    return result;
+    return gpusync__wait_points(dev, NULL, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
 /* ----------------------------------------------------------------------------- >>callbacks --
@@ -5730,7 +5719,7 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part)
             continue;
-        q->room--;
+        q->room -= part->room;
         part->room = 0;
         gpusync__drop_open(part, after);
     }
