@@ -145,7 +145,8 @@ on_all_kinds_with(test_S6_nothing_is_encoded_for_what_has_come, .queues = 2, .ti
     encode_wait(s->q[0], buffers[0], at(s->t[0], 4));
     encode_wait(s->q[0], buffers[0], ticket_at(s->q[1], ended));
     commit(s->q[0], buffers[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 3), ticket_at(s->q[1], ended)), BUFFERS(buffers[1]), .flags = ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 3), ticket_at(s->q[1], ended)), BUFFERS(buffers[1]), SIGNALS(at(s->t[0], 5)),
+           .flags = ON_GPU);
     for (unsigned i = 0; i < 2; i++) assert_true(is_sent(buffers[i]));
     assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
     assert_int_equal(softmetal_outstanding(s->metal[0]), 2); /* and there is no buffer of gpusync's in front */
@@ -273,25 +274,23 @@ on_both_kinds_with(test_R30_unordered_work_passes_held_work_and_ends_alone, .tim
 
 /* -- R33: the order of values -------------------------------------------------------------------------------------- */
 
-/* What one command buffer is told, as it is told: a wait, a signal, the commit. */
-static struct {
-    void *of;
-    char said[8];
-} messages;
+/* What one command buffer is told, as it is told: a wait, a signal, the commit. Any thread of the library's tells it. */
+static char said[8];
+static unsigned words;
 
-static void note_message(void *user, softmetal_phase phase, void *object, const char *selector)
+static void note_message(void *buffer, softmetal_phase phase, void *object, const char *selector)
 {
     const char *const known[] = {"encodeWaitForEvent:value:", "encodeSignalEvent:value:", "commit"};
     for (unsigned i = 0; i < LENGTH(known); i++)
-        if (phase == SOFTMETAL_BEFORE && object == messages.of && !strcmp(selector, known[i]))
-            messages.said[strlen(messages.said)] = "WSC"[i];
+        if (phase == SOFTMETAL_BEFORE && object == buffer && !strcmp(selector, known[i]))
+            PUT(&said[COUNT(&words)], "WSC"[i]);
 }
 
 static void note_messages(void *buffer)
 {
-    memset(&messages, 0, sizeof messages);
-    messages.of = buffer;
-    softmetal_set_message_hook(note_message, NULL);
+    for (unsigned i = 0; i < LENGTH(said); i++) PUT(&said[i], '\0');
+    PUT(&words, 0);
+    softmetal_set_message_hook(note_message, buffer);
 }
 
 enum { SENT, HELD, CANCELLED, LOWER_STATES };
@@ -334,7 +333,7 @@ static void assert_told(const cell *c, bool beside, bool ends)
     if (c->waits && c->higher == ENCODED) strcat(expected, "W");
     if (!c->waits && gpu && beside) strcat(expected, "W"); /* for the lower value */
     if (!ends) strcat(expected, gpu ? "SC" : "C");
-    IN_CELL(!strcmp(messages.said, expected));
+    IN_CELL(!strcmp(said, expected));
 }
 
 static void try_cell(stage *s, const cell *c)
@@ -361,6 +360,10 @@ static void try_cell(stage *s, const cell *c)
         IN_CELL(is_sent(low));
         IN_CELL(is_sent(high) == beside);
     }
+    if (beside && is_made_by_the_gpu(c->higher) && !(c->waits && c->higher != ENCODED) && !is_metal4(s->q[0]))
+        IN_CELL(softmetal_what_is_due(high) != SOFTMETAL_COMPLETE_DUE); /* before the lower one has come */
+    finish_all(s);
+    assert_true(softmetal_settle_listeners(SECONDS(60))); /* which may send it */
     finish_all(s);
     softmetal_set_message_hook(NULL, NULL);
     assert_end(queue, lower, cancelled ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_OK);
@@ -457,26 +460,35 @@ on_all_kinds_with(test_R33_work_may_wait_for_more_than_the_next_lower_value, .qu
 }
 
 /* Another thread commits a lower signal just as the work is about to go. */
-static void commit_a_lower_signal(void *user, softmetal_phase phase, void *object, const char *selector)
+static void *lower_signal;
+
+static void commit_the_lower_signal(void *user, softmetal_phase phase, void *object, const char *selector)
 {
     stage *s = (stage *)user;
     if (phase != SOFTMETAL_BEFORE || strcmp(selector, "setSignaledValue:") != 0) return;
     softmetal_set_message_hook(NULL, NULL);
-    commit(s->q[1], signalling(s->q[1], at(s->t[0], 3)));
+    commit(s->q[1], lower_signal);
 }
 
-on_stage_with(test_R33_work_that_was_about_to_go_is_held_again, .queues = 2, .timelines = 2)
+on_stage_with(test_R33_work_that_was_about_to_go_is_held_again, .queues = 2)
 {
-    void *buffer = waiting(s->q[0], at(s->t[1], 1));
-    encode_signal(s->q[0], buffer, at(s->t[0], 5));
-    gpusync_ticket ticket = commit(s->q[0], buffer);
-    softmetal_set_message_hook(commit_a_lower_signal, s);
-    signal_value(s->t[1], 1);
-    assert_false(is_sent(buffer));
-    finish_all(s);
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-    assert_ok(gpusync_poll(s->q[1], 1, NULL));
-    assert_int_equal(value_of(s->t[0]), 5);
+    for (unsigned held = 0; held < 2; held++) {
+        new_timelines(s);
+        void *buffer = waiting(s->q[0], at(s->t[1], 1));
+        encode_signal(s->q[0], buffer, at(s->t[0], 5));
+        gpusync_ticket ticket = commit(s->q[0], buffer);
+        lower_signal = held ? waiting(s->q[1], at(s->t[1], 2)) : new_buffer(s->q[1]);
+        encode_signal(s->q[1], lower_signal, at(s->t[0], 3));
+        softmetal_set_message_hook(commit_the_lower_signal, s);
+        signal_value(s->t[1], 1);
+        assert_false(is_sent(buffer));
+        if (held) signal_value(s->t[1], 2);
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_ok(gpusync_poll(s->q[1], GPUSYNC_EVERYTHING, NULL));
+        assert_int_equal(value_of(s->t[0]), 5);
+        drop_timelines(s);
+    }
 }
 
 on_all_kinds_with(test_R33_600_values_that_several_queues_commit_in_rising_order_come, .queues = 3, .timelines = 2,
@@ -539,7 +551,7 @@ on_stage_with(test_R33_a_failed_timeline_has_no_order, .queues = 2, .timelines =
         assert_false(is_sent(behind_held));
         assert_ok(gpusync_timeline_fail(timeline, NULL));
         assert_true(is_sent(behind_held));
-        assert_string_equal(messages.said, imported ? "SC" : "WSC");
+        assert_string_equal(said, imported ? "SC" : "WSC");
         softmetal_set_message_hook(NULL, NULL);
         signal_value(s->t[0], imported + 1);
         finish_all(s);
@@ -683,7 +695,7 @@ on_stage_with(test_R33_R34_a_buffer_that_the_program_commits_makes_its_waits_and
         if (by != BY_AN_ENQUEUE) assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
         metal_commit(buffer);
         if (by == BY_AN_ENQUEUE) assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
-        assert_string_equal(messages.said, "C");
+        assert_string_equal(said, "C");
         softmetal_set_message_hook(NULL, NULL);
         assert_false(finish_next(s->q[0])); /* it waits */
         signal_value(s->t[1], 1);
@@ -710,9 +722,9 @@ on_stage_with(test_R33_a_signal_is_encoded_at_the_commit_where_an_encoder_was_op
     assert_result(gpusync_encode_wait(s->q[0], buffer, at(s->t[1], 1)), GPUSYNC_ERROR_INVALID_ARGUMENT);
     metal_fill(blit, memory, 0, 1, 0x77);
     metal_end(blit);
-    assert_string_equal(messages.said, "");
+    assert_string_equal(said, "");
     gpusync_ticket ticket = commit(s->q[0], buffer);
-    assert_string_equal(messages.said, "SSC");
+    assert_string_equal(said, "SSC");
     softmetal_set_message_hook(NULL, NULL);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));

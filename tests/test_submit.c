@@ -273,6 +273,7 @@ on_stage_with(test_R36_strict_work_waits_for_the_value_and_not_for_its_event, .q
    shares no tracked memory. (ggml-org/llama.cpp#19402: the event was in a command buffer of its own.) */
 typedef enum source {
     IN_ITS_OWN_BUFFER,
+    BEFORE_A_HIGHER_VALUE, /* ... of the next buffer */
     BY_ITS_TICKET,
     BY_A_SUBMISSION_WITHOUT_BUFFERS,
     BY_AN_EMPTY_BUFFER_BEHIND_IT,
@@ -305,12 +306,13 @@ static void run(void *buffer, void *pipeline)
 static gpusync_point point_of_producer(stage *s, source from, void *buffer, gpusync_point value)
 {
     gpusync_queue *queue = s->q[0];
-    if (from == IN_ITS_OWN_BUFFER) encode_signal(queue, buffer, value);
+    if (from <= BEFORE_A_HIGHER_VALUE) encode_signal(queue, buffer, value);
     if (from == WITH_AN_EMPTY_BUFFER_BEHIND_IT) {
         SUBMIT(queue, BUFFERS(buffer, new_buffer(queue)), SIGNALS(value));
         return value;
     }
     gpusync_ticket ticket = commit(queue, buffer);
+    if (from == BEFORE_A_HIGHER_VALUE) commit(queue, signalling(queue, at(value.timeline, value.value + 1)));
     if (from == BY_A_SUBMISSION_WITHOUT_BUFFERS) SUBMIT(queue, SIGNALS(value), .flags = ON_GPU);
     if (from == BY_AN_EMPTY_BUFFER_BEHIND_IT) SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(value));
     return from == BY_ITS_TICKET ? ticket_at(queue, ticket) : value;
@@ -329,7 +331,7 @@ on_stage_with(test_R36_what_a_value_stands_for_has_been_done_where_metal_overlap
         PUT(&cell, 0);
         void *producer = new_buffer(s->q[0]), *consumer = new_buffer(s->q[1]);
         run(producer, produces);
-        const gpusync_point point = point_of_producer(s, (source)(i / 4), producer, at(s->t[0], i + 1));
+        const gpusync_point point = point_of_producer(s, (source)(i / 4), producer, at(s->t[0], 2 * i + 1));
         if (i & 1) encode_wait(s->q[1], consumer, point);
         run(consumer, consumes);
         if (i & 1) commit(s->q[1], consumer);
