@@ -1029,6 +1029,7 @@ static void *lock_it(void *lock)
     X("bad-layer", SEND(void, (ID, unsigned long), layer_of(s, 2), "setMaximumDrawableCount:", 4ul))                   \
     X("framebuffer-only", metal_copy_to_drawable(blit_in(b), memory_new(d, 64), 2, 2, drawable_of(s, true)))           \
     X("hidden-selector", softmetal_hide_selector("commandBuffer"); buffer_in(q))                                       \
+    X("unknown-message", metal_set(b, "addScheduledHandler:", NULL))                                                   \
     X("over-release", gone(gone(metal_buffer_new(d, 4))))                                                              \
     X("over-release", metal_release(b); metal_pool_pop(s->pool))                                                       \
     X("over-release", gone(gone(softmetal_new_device())))                                                              \
@@ -1116,6 +1117,46 @@ static void pools_locks_and_classes_are_watched(void **state)
 {
     NOT_ON_A_MAC("softmetal does not see every pool, and the lock is the system's");
     assert_they_abort(break_rule, broken, OF_ANY_SYSTEM, LENGTH(broken));
+}
+
+/* A message that softmetal lacks: (object, selector, as whose it is told). The last one goes through the runtime's own
+   look-up, as from Objective-C; on a Mac there is none but objc_msgSend. */
+#ifdef __APPLE__
+#define objc_msg_lookup(object, selector) metal__send
+#else
+extern void *(*objc_msg_lookup(void *object, void *selector))(void *, void *);
+#endif
+#define MESSAGES(X)                                                                                                    \
+    X(metal_get(b, "addScheduledHandler:"), "MTLCommandBuffer has no addScheduledHandler:")                            \
+    X(metal_get(s->device, "newHeap"), "MTLDevice has no newHeap")                                                     \
+    X(metal_get(s->queue, "fence"), "MTLCommandQueue has no fence")                                                    \
+    X(metal_get(compute_in(b), "setTexture"), "MTLComputeCommandEncoder has no setTexture")                            \
+    X(metal_get(blit_in(b), "setTexture"), "MTLBlitCommandEncoder has no setTexture")                                  \
+    X(metal_get(event_new(s->device), "newSharedEventHandle"), "MTLSharedEvent has no newSharedEventHandle")           \
+    X(metal_get(listener_new(), "stop"), "MTLSharedEventListener has no stop")                                         \
+    X(metal_get(mine(metal4_queue_new(s->device)), "fence"), "MTL4CommandQueue has no fence")                          \
+    X(metal_get(metal__class("MTL4CommitOptions"), "plain"), "the class MTL4CommitOptions has no plain")               \
+    X(objc_msg_lookup(b, metal__sel("fence"))(b, metal__sel("fence")), "MTLCommandBuffer has no fence")
+#define SEND_IN_TURN(message, said) \
+    if (number-- == 0)              \
+        message;
+#define SAID(message, said) said,
+static int send_unknown(size_t number)
+{
+    stage *s = stage_open(SOFTMETAL_MANUAL);
+    void *b = buffer_in(s->queue);
+    MESSAGES(SEND_IN_TURN)
+    return 0;
+}
+without_stage(a_message_that_softmetal_lacks_ends_the_program_with_names)
+{
+    static const char *const wanted[] = {MESSAGES(SAID)};
+    for (size_t i = 0; i < LENGTH(wanted); i++) {
+        char said[4096], whole[200];
+        int result = run_again("--send", i, NULL, said, sizeof said);
+        snprintf(whole, sizeof whole, "softmetal: unknown-message: softmetal has no method for the message (%s)\n", wanted[i]);
+        if (!aborted(result) || !strstr(said, whole)) fail_msg("%s: status %d, it said: %s", wanted[i], result, said);
+    }
 }
 
 /* -- many threads, and races -------------------------------------------------------------------------------------- */
@@ -1228,6 +1269,7 @@ int main(int count, char **arguments)
     own_path = arguments[0];
     if (count == 3 && !strcmp(arguments[1], "--break")) return break_rule((size_t)atoi(arguments[2]));
     if (count == 3 && !strcmp(arguments[1], "--end")) return end_process((unsigned)atoi(arguments[2]));
+    if (count == 3 && !strcmp(arguments[1], "--send")) return send_unknown((size_t)atoi(arguments[2]));
     if (count == 3 && !strcmp(arguments[1], "--race")) return run_race((size_t)atoi(arguments[2]));
     return run_all_tests();
 }

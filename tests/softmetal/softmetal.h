@@ -340,7 +340,10 @@ unsigned softmetal_dispatch_qos(void *queue);
 
 /* ------------------------------------------------------------------------- >>message --
    Messages that arrive through objc_msgSend, that is those of the program under test; softmetal's
-   own are not seen, nor those of other libraries. */
+   own are not seen, nor those of other libraries.
+
+   softmetal has not all of Metal. A message for which it has no method, whoever sends it, aborts with the rule
+   unknown-message, which names the receiver as programs know it: "MTLCommandBuffer has no addScheduledHandler:". */
 
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */

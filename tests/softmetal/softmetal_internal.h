@@ -131,6 +131,7 @@ void sm_count(sm_kind kind, long change);
     long uses; /* committed buffers with unretained references, runs and queue operations that still need it */
 }
 + (sm_kind)softmetalKind;
++ (const char *)metalName; /* the protocol or class by which programs know it */
 @end
 
 /* What a freed object turns into. */
