@@ -776,6 +776,30 @@ on_manual(what_waits_for_the_test_is_not_waited_for)
     dispatch_release(t.queue);
 }
 
+static void take_and_leave(void *queue) { (void)buffer_in(queue); }
+static void take_in_block(block *self, void *object) { (void)object, take_and_leave(self->notes->queue); }
+static void *drop_with_handler(void *user)
+{
+    stage *s = user;
+    void *pool = metal_pool_push(), *buffer = metal_retain(on_completed_do(buffer_in(s->queue), &s->n, 1, take_in_block));
+    metal_pool_pop(pool);
+    metal_release(buffer);
+    return NULL;
+}
+on_both_clocks(what_softmetal_calls_has_a_pool_of_its_own)
+{
+    void *event = event_new(s->device), *queue = serial(), *buffer = buffer_in(s->queue);
+    run(s, on_completed_do(buffer, &s->n, 1, take_in_block));
+    in_thread(drop_with_handler, s);
+    on_event_do(event, listener_new(), 0, &s->n, 2, take_in_block);
+    assert_int_equal(heard(s), 3);
+    on_event_do(event, listener_on(queue), 0, &s->n, 3, take_in_block);
+    dispatch_async_f(queue, s->queue, take_and_leave);
+    assert_int_equal(heard(s), 4);
+    assert_int_equal(softmetal_live("command_buffer"), 1); /* the pools are drained */
+    dispatch_release(queue);
+}
+
 on_real(what_the_system_made_is_left_to_the_system)
 {
     void *(*system_create)(const char *, void *), *queue;
@@ -933,7 +957,6 @@ without_stage(each_quirk_is_seen_with_it_and_not_without)
 /* -- rules -------------------------------------------------------------------------------------------------------- */
 
 static void wait_for_it(block *self, void *buffer) { (void)self, metal_wait_until_completed(buffer); }
-static void ask_its_error(block *self, void *buffer) { (void)self, (void)metal_get(buffer, "error"); }
 static void retain_it(block *self, void *buffer) { (void)self, metal_release(metal_retain(buffer)); }
 static void *ended(void *encoder)
 {
@@ -970,7 +993,6 @@ static void *behind_outer_pop(void *queue)
     return buffer_in(queue);
 }
 static void *label_without_pool(void *queue) { return metal_get(queue, "label"); }
-static void buffer_in_function(void *queue) { (void)buffer_in(queue); }
 static void pool_in_function(void *context) { (void)context, (void)metal_pool_push(); }
 static void dispatch_on(void *context, void (*function)(void *))
 {
@@ -1072,9 +1094,6 @@ static void *lock_it(void *lock)
     X("autorelease-without-pool", in_thread(without_pool, q))                                                          \
     X("autorelease-without-pool", in_thread(behind_outer_pop, q))                                                      \
     X("autorelease-without-pool", metal_set_label(q, "q"); in_thread(label_without_pool, q))                           \
-    X("autorelease-without-pool", softmetal_fail(b, NULL, 1, NULL);                                                    \
-      softmetal_finish(committed(on_completed_do(b, n, 1, ask_its_error))))                                            \
-    X("autorelease-without-pool", dispatch_on(q, buffer_in_function))                                                  \
     X("locked-twice", lock_it(&lock); if (!os_unfair_lock_trylock(&lock)) lock_it(&lock))                              \
     X("unlocked-by-other", in_thread(lock_it, &lock); os_unfair_lock_unlock(&lock))                                    \
     X("class-taken", setenv("PLANT_CLASS", "MTLSharedEventListener", 1);                                               \
