@@ -12,7 +12,6 @@ extern bool os_unfair_lock_trylock(uint32_t *lock);
 extern void os_unfair_lock_unlock(uint32_t *lock);
 extern void *MTLCopyAllDevices(void);
 extern signed char class_respondsToSelector(void *cls, void *selector);
-extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
 extern void dispatch_retain(void *object);
 
 static int set_up(void **state) { return !(*state = stage_open(*(const softmetal_clock *)*state)); }
@@ -536,8 +535,9 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("... where there is such a class", REAL, , class_in_function(5) == 0)                                            \
     X("a dispatch queue may be missing", REAL, softmetal_fail_dispatch_queue(2, false); l = serial(), !serial() &&     \
       (dispatch_release(l), true))                                                                                     \
-    X("a timer is counted, and comes at once", REAL, dispatch_after_f(0, l = serial(), &n->count, count_up);           \
-      dispatch_release(l), softmetal_dispatched(SECONDS(20)) && n->count == 1 && softmetal_timers_armed() == 1)        \
+    X("times are told apart", REAL, start = dispatch_time(0, 0), dispatch_time(start, 5) == start + 5 &&               \
+      dispatch_time(start, -5) == start - 5 && dispatch_time(start, INT64_MIN) == 1 &&                                 \
+      dispatch_time(UINT64_MAX, -5) == UINT64_MAX && dispatch_time(0, INT64_MAX) > start)                              \
     X("there are only Apple's global queues", REAL, , dispatch_get_global_queue(2, 0) &&                               \
       !dispatch_get_global_queue(3, 0) && !dispatch_get_global_queue(0, 1))
 
@@ -731,6 +731,45 @@ on_real(a_serial_queue_runs_one_function_at_a_time_in_order)
     assert_int_equal(softmetal_live("dispatch_queue"), 0);
 }
 
+/* Three functions, at these times, and one that never comes. */
+static void arm_timers(tally *t, uint64_t first, uint64_t second, uint64_t third)
+{
+    const uint64_t times[] = {first, second, third};
+    *t = (tally){.queue = serial()};
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned number = (i + 1) % 3; /* 1, 2, 0 */
+        items[number] = (struct item){t, number};
+        dispatch_after_f(dispatch_time(0, (int64_t)times[number]), t->queue, &items[number], expect_next);
+    }
+    dispatch_after_f(UINT64_MAX, t->queue, NULL, (void (*)(void *))abort);
+    dispatch_release(t->queue);
+}
+on_real(a_timer_comes_in_its_time)
+{
+    tally t;
+    uint64_t start = now_ns();
+    arm_timers(&t, MS(20), MS(30), MS(40));
+    while (softmetal_timers_pending() > 0)
+        sleep_ms(1);
+    assert_true(now_ns() - start >= MS(40) && softmetal_dispatched(SECONDS(20)) && t.next == 3);
+}
+on_both_clocks(a_timer_comes_when_the_test_fires_it)
+{
+    tally t;
+    uint64_t soon = s->clock == SOFTMETAL_MANUAL ? 0 : SECONDS(1000);
+    arm_timers(&t, soon, SECONDS(1001), SECONDS(1002));
+    sleep_ms(5);
+    assert_int_equal(softmetal_dispatch_qos(t.queue), 0); /* they keep their queue */
+    assert_true(softmetal_timers_armed() == 4 && softmetal_timers_pending() == 3);
+    assert_true(softmetal_dispatched(0) && softmetal_settle(0) && t.next == 0); /* nobody waits for them */
+    assert_true(softmetal_fire_timers() == 3 && softmetal_fire_timers() == 0);
+    assert_true(softmetal_dispatched(SECONDS(20)) && t.next == 3);
+    arm_timers(&t, soon, SECONDS(1001), SECONDS(1002));
+    softmetal_reset();
+    assert_int_equal(softmetal_timers_armed() + softmetal_timers_pending() + softmetal_fire_timers(), 0);
+    assert_int_equal(t.next, 0);
+}
+
 on_real(queues_run_at_once_as_far_as_there_are_workers)
 {
     void *global = dispatch_get_global_queue(0, 0), *queue = serial();
@@ -888,19 +927,31 @@ static unsigned long count_behind_status(void *buffer)
     metal_pool_pop(pool);
     return count;
 }
-/* In a process of its own: 101 listeners, or a second buffer of a queue for one, which else waits for its alarm. */
-enum { LISTENERS, PLACES };
+/* In a process of its own: 101 listeners, or a second buffer of a queue for one, which else waits for its alarm; or it ends
+   while timers are pending. */
+enum { LISTENERS, PLACES, TIMERS };
 static int end_process(unsigned number)
 {
     stage *s = stage_open(SOFTMETAL_REAL);
+    tally t[2];
     void *event = event_new(s->device), *queue = mine(metal_queue_new(s->device, 1));
     softmetal_set_quirks(&(softmetal_quirks){.refused_listeners = number & 1, .full_queue_aborts = number & 1});
     alarm(2);
     for (int i = 0; i < (number / 2 == LISTENERS ? 101 : 0); i++)
         listen(s, event, 9);
-    for (int i = 0; i < (number / 2 == LISTENERS ? 0 : 2); i++)
+    for (int i = 0; i < (number / 2 == PLACES ? 2 : 0); i++)
         buffer_in(queue);
+    for (int i = 0; i < (number / 2 == TIMERS ? 2 : 0); i++) {
+        softmetal_set_clock(i ? SOFTMETAL_MANUAL : SOFTMETAL_REAL);
+        arm_timers(&t[i], SECONDS(1000), SECONDS(1001), SECONDS(1002));
+    }
     return 0;
+}
+without_stage(a_process_ends_with_timers)
+{
+    char said[4096];
+    assert_int_equal(run_again("--end", 2 * TIMERS, NULL, said, sizeof said), 0);
+    assert_string_equal(said, "");
 }
 static bool ends_the_process(unsigned what, bool with)
 {

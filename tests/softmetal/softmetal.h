@@ -110,7 +110,7 @@ typedef enum softmetal_clock {
     SOFTMETAL_MANUAL  /* nothing moves until the test steps it */
 } softmetal_clock;
 
-/* Back to a known start: real clock, default settings, no faults, quirks, hooks, kernels; counters zero.
+/* Back to a known start: real clock, default settings, no faults, quirks, hooks, kernels, timers; counters zero.
    Aborts when a command buffer is committed and the GPU has not ended with it. Handlers that are due run first, and
    dispatched functions; handlers that the test holds, or did not step to, are lost. Waits for softmetal's threads to
    come to rest. Call it between tests, and never inside a handler or a dispatched function. */
@@ -314,9 +314,13 @@ void softmetal_hide_selector(const char *selector);
 void softmetal_hide_class(const char *name);
 
 /* ------------------------------------------------------------------------- >>dispatch --
-   softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
-   dispatch_get_global_queue, dispatch_async_f, dispatch_retain and dispatch_release. dispatch_after_f counts the timer
-   and dispatches its function at once: gpusync arms none.
+   softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class, dispatch_get_global_queue,
+   dispatch_async_f, dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release.
+
+   A timer, which dispatch_after_f arms, puts its function on its queue once its time has come; where it was armed under
+   the manual clock, when the test calls softmetal_fire_timers. Until then it keeps the queue, and is nothing that
+   softmetal_settle and its kin wait for. softmetal_reset drops it: its function never runs. Times come from
+   dispatch_time; DISPATCH_TIME_FOREVER never comes, and there are none of the wall clock.
 
    Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function must leave no autorelease pool
    of its own open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
@@ -327,7 +331,7 @@ void softmetal_hide_class(const char *name);
 
    On a Mac they stand in front of the system's, for the program and for it alone. What is given to a queue that the
    system made goes to the system. The system's other functions know nothing of softmetal's queues: a program that
-   calls those is linked with the archive of `make softmetal`, which leaves the seven above to the system. It is not
+   calls those is linked with the archive of `make softmetal`, which leaves the eight above to the system. It is not
    controlled by the calls below then, nor counted. */
 
 #define SOFTMETAL_DISPATCH_THREADS 64
@@ -335,8 +339,12 @@ void softmetal_hide_class(const char *name);
 /* How many functions may run at once, at most and by default SOFTMETAL_DISPATCH_THREADS. With 0 nothing begins until
    it is raised again. */
 void softmetal_set_dispatch_threads(unsigned most);
-uint64_t softmetal_dispatches(void);   /* dispatch_async_f calls of the program since reset */
-uint64_t softmetal_timers_armed(void); /* dispatch_after_f calls since reset                */
+uint64_t softmetal_dispatches(void);     /* dispatch_async_f calls of the program since reset */
+uint64_t softmetal_timers_armed(void);   /* dispatch_after_f calls since reset                */
+unsigned softmetal_timers_pending(void); /* ... of which the functions are on no queue yet    */
+/* All pending timers are due now, whatever the clock: their functions are on their queues, in the order of their times.
+   Returns how many. */
+unsigned softmetal_fire_timers(void);
 /* The class of service that the queue was made with, as <sys/qos.h> numbers them; 0: with none, or a global queue. NULL:
    the queue whose function runs on the calling thread. All classes run alike here. */
 unsigned softmetal_dispatch_qos(void *queue);

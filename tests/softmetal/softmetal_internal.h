@@ -729,10 +729,12 @@ id sm_dispatch_queue_new(void *attribute);
 id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags);
 void sm_dispatch_async(id queue, void *context, void (*function)(void *));
 void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *));
+uint64_t sm_dispatch_time(uint64_t when, int64_t delta);
 
 bool sm_dispatch_settled(void);  /* nothing dispatched is left to run */
 bool sm_in_dispatched(void);     /* is the thread in a dispatched function? */
 void sm_dispatch_rest(int more); /* so many functions do nothing but wait for a command buffer, or no longer */
+bool sm_drop_timers(void);       /* were there any? */
 void sm_dispatch_reset(void);
 
 /* ---------------------------------------------------------------------------- >>panel -- */

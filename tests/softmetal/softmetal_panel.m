@@ -434,7 +434,13 @@ static bool engine_is_alive(sm_engine *engine, void *unused)
     return !engine->dying;
 }
 
-static bool at_rest(void) { return settled() && sm_for_each_engine(engine_is_alive, NULL); }
+/* Functions arm timers, and those fire: none is left only where nothing has begun since the look at them. */
+static bool at_rest(void)
+{
+    uint64_t before = __atomic_load_n(&activity, __ATOMIC_SEQ_CST);
+    return !sm_drop_timers() && settled() && sm_for_each_engine(engine_is_alive, NULL) &&
+           __atomic_load_n(&activity, __ATOMIC_SEQ_CST) == before;
+}
 
 static bool readmit_device(sm_engine *engine, void *unused)
 {
