@@ -424,6 +424,10 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("the first comes first", MANUAL, committed(fill(b, m, 1)); committed(fill(f, m, 2)), DUE(b, COMPLETE) &&         \
       DUE(f, NOTHING) && softmetal_first_in_line(q) == b && (softmetal_complete(b), DUE(f, COMPLETE)))                 \
     X("what shares nothing comes in any order", MANUAL, committed(b); completed(f), DUE(b, COMPLETE))                  \
+    X("... also past a wait, which holds up its own buffer alone", MANUAL, committed(fill(waiting(b, e), m, 1));        \
+      completed(signalling(f, e, 1)), bytes_of(m)[0] == 0 && (softmetal_complete(b), bytes_of(m)[0] == 1))             \
+    X("... and signals of one event, which does not fall", MANUAL, committed(signalling(b, e, 1));                     \
+      completed(signalling(f, e, 2)), metal_event_value(e) == 2 && (softmetal_complete(b), metal_event_value(e)) == 2) \
     X("handlers are due", MANUAL, completed(on_completed(b, n, 1)), DUE(b, HANDLERS) && !softmetal_first_in_line(q))   \
     X("a wait is due until the event rises", MANUAL, committed(waiting(b, e)), DUE(b, WAIT) &&                         \
       (metal_event_signal(e, 1), DUE(b, COMPLETE)))                                                                    \
@@ -508,6 +512,12 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("chance delays handlers", REAL, , is_overtaken(s))                                                               \
     X("chance overlaps", REAL, hanging(b); set_chaos(0, 0, 1000); run(s, c), metal_status(b) < COMPLETED &&            \
       (softmetal_unhang(b), true))                                                                                     \
+    X("... also past a wait, which holds up its own buffer alone", REAL, committed(fill(waiting(b, e), m, 1));          \
+      set_chaos(0, 0, 1000); run(s, c), bytes_of(m)[0] == 0 && (run(s, signalling(f, e, 1)),                           \
+      metal_wait_until_completed(b), bytes_of(m)[0] == 1))                                                             \
+    X("... and signals of one event, which does not fall", REAL, hanging(signalling(b, e, 1)); set_chaos(0, 0, 1000);  \
+      run(s, signalling(c, e, 2)), metal_event_value(e) == 2 && metal_status(b) < COMPLETED && (softmetal_unhang(b),   \
+      metal_wait_until_completed(b), metal_event_value(e)) == 2)                                                       \
     X("... but not what shares memory", REAL, hanging(fill(b, m, 1)); set_chaos(0, 0, 1000); committed(fill(f, m, 2)); \
       sleep_ms(5), metal_status(f) < COMPLETED && (softmetal_unhang(b), true))                                         \
     X("events only rise", REAL, metal_event_signal(e, 5); metal_event_signal(e, 3), metal_event_value(e) == 5)         \

@@ -53,6 +53,16 @@ extern "C" {
    Around each handler, each block of a listener and each dispatched function there is an autorelease pool, which is
    drained as soon as it returns. The system drains its pools no earlier, and does not say when. */
 
+/* What keeps the order of a queue. Its command buffers begin in their order, as Apple documents at commit(). Two of them
+   overlap unless they share a tracked buffer. Events do not keep them apart: a wait holds back what is encoded behind it
+   in its own command buffer, and no other one. (gfx-rs/wgpu#9483 says so; ahrefs/ocannl#909 has measured it.) So of two
+   that signal one event the second may be first: the event has the higher value, and the lower one changes nothing. That
+   signals come in such an order is assumed, and so is that nothing else keeps the order. Each clock does all of this:
+   softmetal_chaos has a chance that buffers overlap, and a test steps them out of order.
+
+   Of two buffers that overlap either may end first. That the queue's thread may take those that have ended in any order
+   is assumed: no document promises one. */
+
 /* Ways in which devices are known or feared to differ. All false: as described above. Each takes effect at once. */
 typedef struct softmetal_quirks {
     bool status_early;          /* real clock: the GPU sets the status as it ends; no handler delays it            */
@@ -149,8 +159,8 @@ typedef struct softmetal_chaos {
     unsigned late_handler_per_mille; /* its handlers, and what comes after them, run after those of
                                         the next buffer or, when none follows, 2 ms after the status:
                                         out of order                                              */
-    unsigned overlap_per_mille;      /* starts while its predecessor still runs, where the two
-                                        share no tracked buffer and no event orders them          */
+    unsigned overlap_per_mille;      /* starts while those before it in its queue still run, where it
+                                        shares no tracked buffer with them: see >>end             */
 } softmetal_chaos;
 void softmetal_set_chaos(const softmetal_chaos *chaos);
 
@@ -162,7 +172,7 @@ void softmetal_set_chaos(const softmetal_chaos *chaos);
    When the last completed handler has returned, what the buffer refers to is released, its place is given
    back and waitUntilCompleted returns. Metal's own reference goes when every block is released as well; in a
    buffer without completed handlers all of this is part of softmetal_complete. Buffers that share no tracked
-   memory and no event may be stepped out of order, and so may their handlers: the manual clock has as many
+   memory may be stepped in any order, each to its end, and so may the handlers of all: the manual clock has as many
    completion threads as it takes. */
 
 void softmetal_schedule(void *command_buffer);  /* Committed -> Scheduled                          */

@@ -128,9 +128,8 @@ static void drop_references(SoftMetalCommandBuffer *buffer)
     sm_recording_clear(&dropped);
 }
 
-static bool is_ordering(id object)
+static bool is_tracked(id object)
 {
-    if ([object isKindOfClass:[SoftMetalEvent class]]) return true;
     const unsigned long untracked = 256;
     return [object isKindOfClass:[SoftMetalBuffer class]] && !(((SoftMetalBuffer *)object)->options & untracked);
 }
@@ -141,7 +140,7 @@ bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b)
     const sm_recording *first = &a->recorded, *second = &b->recorded;
     for (unsigned i = 0; i < first->reference_count; i++)
         for (unsigned k = 0; k < second->reference_count; k++)
-            if (first->references[i] == second->references[k] && is_ordering(first->references[i])) return false;
+            if (first->references[i] == second->references[k] && is_tracked(first->references[i])) return false;
     return true;
 }
 

@@ -408,7 +408,7 @@ void sm_let_go(SoftMetalCommandBuffer *buffer);           /* Metal's own referen
 void sm_leave_line(SoftMetalCommandBuffer *buffer);       /* with the lock */
 void sm_end_uses(SoftMetalCommandBuffer *buffer);         /* what it named may be destroyed */
 void sm_set_fault(SoftMetalCommandBuffer *buffer, sm_fault fault); /* with the lock; takes over the references */
-/* Whether the two may run at the same time: no tracked buffer and no event in common, and no operation. */
+/* Whether the two may run at the same time: no tracked buffer in common, and no operation. */
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
 
 /* ---------------------------------------------------------------------------- >>event -- */
