@@ -161,6 +161,10 @@ typedef struct softmetal_chaos {
                                         out of order                                              */
     unsigned overlap_per_mille;      /* starts while those before it in its queue still run, where it
                                         shares no tracked buffer with them: see >>end             */
+    /* When the GPU has ended with it, its times, its status and what comes after them wait: until another buffer of the
+       queue has come to its end, or 2 ms if none does. Then the chance is drawn again. Of those that wait any may be the
+       next: with 1000 all that have ended complete in any order. */
+    unsigned complete_out_of_order_per_mille;
 } softmetal_chaos;
 void softmetal_set_chaos(const softmetal_chaos *chaos);
 

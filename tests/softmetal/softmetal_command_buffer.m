@@ -275,6 +275,7 @@ static void draw_chaos(SoftMetalCommandBuffer *buffer)
         sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_INTERNAL});
     buffer->late = sm_chance(chaos.late_handler_per_mille);
     buffer->overlap = sm_chance(chaos.overlap_per_mille);
+    buffer->ends_late = sm_chance(chaos.complete_out_of_order_per_mille);
 }
 
 static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
@@ -283,7 +284,8 @@ static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
     SM_REQUIRE(job, INTERNAL, "out of memory");
     job->buffer = buffer;
     job->kind = kind;
-    job->due = due;
+    job->late = kind == SM_JOB_COMPLETED && buffer->ends_late;
+    job->due = job->late ? sm_after(due, SM_PATIENCE) : due;
     sm_engine_post(buffer->engine, job);
 }
 

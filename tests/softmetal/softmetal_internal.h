@@ -205,6 +205,8 @@ typedef enum sm_job_kind {
     SM_JOB_HANDLER_AGAIN
 } sm_job_kind;
 
+#define SM_PATIENCE (2 * SM_MILLISECOND)
+
 /* Something for a completion thread to do. */
 struct sm_job {
     sm_job *next;
@@ -213,7 +215,7 @@ struct sm_job {
     unsigned handler; /* SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN: which one */
     uint64_t due;
     bool published; /* SM_JOB_COMPLETED: times and status are stored, the handlers have yet to run */
-    bool late;      /* lets the next buffer's handlers pass */
+    bool late;      /* lets other buffers pass, for SM_PATIENCE at most */
 };
 
 /* The part of a queue that its threads keep alive. */
@@ -366,7 +368,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     unsigned signals_before_fault, signals_made; /* how many the fault waits for, and how many the GPU has made */
     long *encoder_states;                        /* of the first encoders, in place of what softmetal finds */
     unsigned encoder_state_count;
-    bool has_duration, hold, parked, lose, status_after, late, overlap, timing_out;
+    bool has_duration, hold, parked, lose, status_after, late, ends_late, overlap, timing_out;
     uint64_t duration;
     unsigned hang; /* also a flag to interrupt waits */
 }
