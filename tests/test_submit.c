@@ -323,7 +323,7 @@ on_stage_with(test_R36_what_a_value_stands_for_has_been_done_where_metal_overlap
 {
     void *const produces = metal_pipeline_new(s->metal_device, "kernel void produce()", "produce", NULL, 0);
     void *const consumes = metal_pipeline_new(s->metal_device, "kernel void consume()", "consume", NULL, 0);
-    softmetal_set_chaos(&(softmetal_chaos){.overlap_per_mille = 1000});
+    softmetal_set_chaos(&(softmetal_chaos){.overlap_per_mille = 1000, .complete_out_of_order_per_mille = 1000});
     softmetal_set_kernel("produce", produce, NULL, 2000000);
     softmetal_set_kernel("consume", consume, NULL, 1000);
     early = 0;

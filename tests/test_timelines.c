@@ -813,8 +813,8 @@ on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behi
     assert_noted(&ended, GPUSYNC_OK);
 }
 
-/* What other code has brought counts as soon as the own signals up to it are left to the work's own queue alone: also if
-   the last other one goes long after the event was read. */
+/* What other code has brought counts as soon as the own signals up to it are left to the work's own queue alone: also
+   if the last other one goes long after the event was read. */
 on_stage_with(test_R18_a_ticket_ends_when_no_other_queue_holds_its_value_up, .queues = 2, OTHERS)
 {
     void *later = waiting(s->q[1], at(s->t[0], 4));
