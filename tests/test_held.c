@@ -665,7 +665,7 @@ static void *let_stand(stage *s, const rival *r)
     return NULL;
 }
 
-/* Asked before, as it is encoded, or, `late`, at the commit. */
+/* An encoded signal is refused as it is encoded, or, `late`, at the commit. */
 static void try_rival(stage *s, const rival *r, unsigned kind, bool late)
 {
     const bool unordered = flags_of[kind] & UNORDERED;
@@ -680,8 +680,9 @@ static void try_rival(stage *s, const rival *r, unsigned kind, bool late)
     if (kind != ENCODED)
         result = TRY_SUBMIT(s->q[0], unordered ? NULL : &ticket, BUFFERS(buffer), SIGNALS(at(s->t[0], 5)),
                             .flags = flags_of[kind]);
-    else result = late ? GPUSYNC_OK : gpusync_encode_signal(s->q[0], buffer, at(s->t[0], 5));
-    if (kind == ENCODED && result == GPUSYNC_OK) result = gpusync_commit(s->q[0], buffer, &ticket);
+    else if (late) result = gpusync_commit(s->q[0], buffer, &ticket);
+    else result = gpusync_encode_signal(s->q[0], buffer, at(s->t[0], 5));
+    if (kind == ENCODED && !late && result == GPUSYNC_OK) commit(s->q[0], buffer);
     if (result != expected)
         fail_msg("value %u stands as %u on queue %u, %s%s: %d", (unsigned)r->value, r->stands, r->queue, names[kind],
                  late ? ", late" : "", result);
