@@ -4293,11 +4293,12 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
    over UNORDERED work alone has something to tell. */
 static void gpusync__look(gpusync_queue *q, uint64_t most)
 {
-    bool ordered = true, failed;
+    bool ordered = true, unordered = true, failed;
     gpusync__work *last = NULL; /* that is not over, with a reference */
-    for (;;) {
+    while (ordered || unordered) {
         gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
+        unordered = w && most == UINT64_MAX && q->front[true];
         gpusync__unlock(q->target.device);
         if (w && gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
@@ -4305,11 +4306,11 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
         }
         if (last)
             gpusync__work_unref(last);
-        if (!w)
-            return;
-        ordered = ordered && w->unordered;
+        ordered = w && ordered && w->unordered;
         last = w;
     }
+    if (last)
+        gpusync__work_unref(last);
 }
 
 /* Reads the event of a timeline, and what that brings about. */
