@@ -352,9 +352,9 @@ on_stage_with(test_R15_every_report_of_a_failure_has_its_encoder, .queues = 2, .
     note notes[3] = {0};
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
-    gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)));
     gpusync_ticket inherits =
-        SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 1)));
     on_done(ticket_at(s->q[0], failed), &notes[0]);
     on_done(at(s->t[0], 1), &notes[1]);
     on_done(ticket_at(s->q[1], inherits), &notes[2]);
@@ -389,8 +389,8 @@ on_stage_with(test_R15_what_a_failure_that_sticks_takes_with_it_has_its_encoder,
 {
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(three_passes(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(three_passes(s->q[0])));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)));
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_result(gpusync_timeline_wait(s->t[1], 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
@@ -400,7 +400,6 @@ on_stage_with(test_R15_what_a_failure_that_sticks_takes_with_it_has_its_encoder,
         error = failure_at(s->q[0], i);
         assert_string_equal(error.encoder, "lights");
     }
-    gpusync_queue_clear_failure(s->q[0], GPUSYNC_EVERYTHING);
 }
 
 /* What never ran, or was not Metal's failure, has no encoder; and a failure does not get that of the one before it. */
@@ -408,7 +407,7 @@ on_stage_with(test_R15_failures_of_gpusyncs_own_have_no_encoder, .timelines = 1,
 {
     commit(s->q[0], three_passes(s->q[0]));
     finish_all(s);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     finish_all(s);
     gpusync_error error = failure_at(s->q[0], 1);
@@ -455,7 +454,7 @@ on_stage(test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to_en
         assert_int_equal(strlen(error.encoder), rows[i].told);
         for (unsigned k = 0; k < rows[i].told; k++)
             assert_int_equal((unsigned char)error.encoder[k], rows[i].byte == 'x' ? 'x' : k % 2 ? 0xA9 : 0xC3);
-        SUBMIT(s->q[0], WAITS(at(timeline, 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s->q[0], WAITS(at(timeline, 1)), BUFFERS(new_buffer(s->q[0])));
         finish_all(s);
         assert_string_equal(failure_at(s->q[0], i).encoder, error.encoder); /* what waits for it inherits it */
         assert_true(failure_at(s->q[0], i).inherited);
