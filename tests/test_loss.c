@@ -11,6 +11,7 @@
 #define by_hand(parking) {.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .hooks = &(parking)}
 
 static uint64_t lost_at;
+static gpusync_error loss; /* the failure that told of it */
 
 static void lose_device(stage *s)
 {
@@ -19,6 +20,19 @@ static void lose_device(stage *s)
     assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_true(gpusync_device_is_lost(s->device));
     lost_at = GET(&still_now);
+    loss = failure_at(s->q[1], 0);
+}
+
+/* R38: whoever is told of the loss is told why. */
+static void assert_is_loss(const gpusync_error *error)
+{
+    assert_result(error->result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(error->failure, GPUSYNC_FAILURE_ACCESS_REVOKED);
+    assert_int_equal(error->code, loss.code);
+    assert_true(loss.domain[0] && loss.message[0]);
+    assert_string_equal(error->domain, loss.domain);
+    assert_string_equal(error->message, loss.message);
+    assert_false(error->transient);
 }
 
 /* -- what loses a device ------------------------------------------------------------------------------------------ */
@@ -178,18 +192,21 @@ on_stage_with(test_T6_a_value_that_comes_after_the_second_is_reached, .queues = 
 
 /* -- the second --------------------------------------------------------------------------------------------------- */
 
+static gpusync_error told;
+static const gpusync_wait_options telling = {.error = &told};
+
 static gpusync_result ask_poll(stage *s) { return gpusync_poll(s->q[0], 1, NULL); }
 static gpusync_result ask_poll_all(stage *s) { return gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL); }
-static gpusync_result ask_wait(stage *s) { return gpusync_wait(s->q[0], 1, 0, NULL); }
-static gpusync_result ask_wait_all(stage *s) { return gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL); }
-static gpusync_result ask_value(stage *s) { return gpusync_timeline_wait(s->t[0], 1, 0, NULL); }
+static gpusync_result ask_wait(stage *s) { return gpusync_wait(s->q[0], 1, 0, &telling); }
+static gpusync_result ask_wait_all(stage *s) { return gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, &telling); }
+static gpusync_result ask_value(stage *s) { return gpusync_timeline_wait(s->t[0], 1, 0, &telling); }
 
 static gpusync_result ask_many(stage *s, gpusync_wait_for how)
 {
     const gpusync_point points[] = {ticket_at(s->q[1], 0), ticket_at(s->q[0], 1), at(s->t[0], 1)};
     size_t which = 99;
     gpusync_result result = gpusync_wait_many(how == GPUSYNC_WAIT_ANY ? points + 1 : points,
-                                              how == GPUSYNC_WAIT_ANY ? 2 : 3, how, 0, NULL, &which);
+                                              how == GPUSYNC_WAIT_ANY ? 2 : 3, how, 0, &telling, &which);
     assert_int_equal(which, result == GPUSYNC_ERROR_DEVICE_LOST ? how != GPUSYNC_WAIT_ANY
                             : how == GPUSYNC_WAIT_ANY           ? 2
                                                                 : 3);
@@ -203,12 +220,12 @@ static gpusync_result ask_all_or_failure(stage *s) { return ask_many(s, GPUSYNC_
 /* The device's own: the culprit's failure is told first, so that what is left is the work that hangs. */
 static gpusync_result ask_device(stage *s)
 {
-    gpusync_result told = gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, 0, NULL);
-    assert_true(told == GPUSYNC_ERROR_EXECUTION || told == GPUSYNC_OK);
-    return gpusync_device_wait(s->device, 0, NULL);
+    gpusync_result first = gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, 0, NULL);
+    assert_true(first == GPUSYNC_ERROR_EXECUTION || first == GPUSYNC_OK);
+    return gpusync_device_wait(s->device, 0, &telling);
 }
 
-on_stage_with(test_T6_waits_and_polls_tell_of_the_loss_after_a_second, .queues = 2, .timelines = 1)
+on_stage_with(test_T6_R38_waits_and_polls_tell_of_the_loss_after_a_second, .queues = 2, .timelines = 1)
 {
     static const struct {
         gpusync_result (*ask)(stage *s);
@@ -227,8 +244,12 @@ on_stage_with(test_T6_waits_and_polls_tell_of_the_loss_after_a_second, .queues =
     for (size_t i = 0; i < LENGTH(rows); i++)
         assert_result(rows[i].ask(s), rows[i].before);
     pass(1);
-    for (size_t i = 0; i < LENGTH(rows); i++)
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        memset(&told, 0, sizeof told);
         assert_result(rows[i].ask(s), GPUSYNC_ERROR_DEVICE_LOST);
+        if (rows[i].before == GPUSYNC_TIMEOUT)
+            assert_is_loss(&told);
+    }
     assert_false(gpusync_is_done(s->q[0], 1));
     assert_int_equal(gpusync_in_flight(s->q[0]), 1);
     assert_int_equal(failures_of(s->q[0]), 0);
@@ -278,9 +299,10 @@ on_stage_with(test_T6_waits_that_sleep_end_after_a_second, .queues = 2, .timelin
         assert_false(job_is_over(&jobs[i]));
     pass(1);
     end_parks();
-    for (size_t i = 0; i < SLEEPERS - 1; i++)
+    for (size_t i = 0; i < SLEEPERS - 1; i++) {
         assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(jobs[0].error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_is_loss(&jobs[i].error);
+    }
 }
 
 /* Alone: nothing but its own slices has it look. */
@@ -332,20 +354,28 @@ on_stage_with(test_T6_a_limit_before_the_second_is_a_timeout, .queues = 2, .devi
 
 /* -- held work ---------------------------------------------------------------------------------------------------- */
 
-static void expect_lost_unsent(stage *s, unsigned record, gpusync_ticket ticket)
+static void expect_lost_unsent(const gpusync_error *error, const char *label)
+{
+    assert_is_loss(error);
+    assert_false(error->ran || error->in_use || error->inherited);
+    assert_string_equal(error->label, label);
+    assert_string_equal(error->queue_label, "first");
+}
+
+/* That of a record, of this ticket. */
+static void expect_record_lost_unsent(stage *s, unsigned record, gpusync_ticket ticket, const char *label)
 {
     gpusync_error error = failure_at(s->q[0], record);
     assert_int_equal(error.ticket, ticket);
-    assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_false(error.ran);
+    expect_lost_unsent(&error, label);
 }
 
 /* With nothing before it, its turn is at the loss; what it waited for comes too late then. */
-on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
+on_stage_with(test_T6_R38_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
 {
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     note notes[2] = {0};
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)), .label = "blur");
     commit(s->q[0], buffers[1]);
     on_done(ticket_at(s->q[0], 1), &notes[0]);
     on_done(ticket_at(s->q[0], 2), &notes[1]);
@@ -355,36 +385,41 @@ on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
-    expect_lost_unsent(s, 0, 1);
-    expect_lost_unsent(s, 1, 2);
-    assert_failed(s->t[1], GPUSYNC_ERROR_DEVICE_LOST);
+    expect_record_lost_unsent(s, 0, 1, "blur");
+    expect_record_lost_unsent(s, 1, 2, "");
+    assert_result(gpusync_timeline_query(s->t[1], &(uint64_t){0}, &told), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_is_loss(&told);
     run_callbacks(s);
-    assert_noted(&notes[0], GPUSYNC_ERROR_DEVICE_LOST);
-    assert_noted(&notes[1], GPUSYNC_ERROR_DEVICE_LOST);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_noted(&notes[i], GPUSYNC_ERROR_DEVICE_LOST);
+        expect_lost_unsent(&notes[i].error, i ? "" : "blur");
+    }
     assert_false(is_sent(buffers[0]) || is_sent(buffers[1]));
     metal_release(buffers[0]);
     metal_release(buffers[1]);
 }
 
 /* Behind work that hangs its turn has not come; but what it ends with is decided. UNORDERED work has no turn. */
-on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1)
+on_stage_with(test_T6_R30_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1)
 {
     note notes[3] = {0};
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
     on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)))), &notes[1]);
-    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED)), &notes[2]);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .label = "loose", .on_complete = remember, .user = &notes[2],
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
     lose_device(s);
     assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_NOT_READY);
-    assert_result(gpusync_poll(s->q[0], 3, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    expect_lost_unsent(s, 0, 3);
+    expect_record_lost_unsent(s, 0, 0, "loose");
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2);
     run_callbacks(s);
     assert_noted(&notes[2], GPUSYNC_ERROR_DEVICE_LOST);
+    expect_lost_unsent(&notes[2].error, "loose");
     assert_int_equal(calls_of(&notes[1]), 0);
     signal_value(s->t[0], 1);
     finish_next(s->q[0]);
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
     assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    expect_lost_unsent(s, 1, 2);
+    expect_record_lost_unsent(s, 1, 2, "");
     run_callbacks(s);
     assert_noted(&notes[0], GPUSYNC_OK);
     assert_noted(&notes[1], GPUSYNC_ERROR_DEVICE_LOST);
@@ -396,7 +431,7 @@ on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .qu
 typedef struct witness {
     gpusync_queue *queue;
     bool done; /* was ticket 1, in the callback? */
-    note n;
+    note n, loose;
 } witness;
 
 static void witness_end(void *user, gpusync_result result, const gpusync_error *error)
@@ -406,7 +441,7 @@ static void witness_end(void *user, gpusync_result result, const gpusync_error *
     remember(&w->n, result, error);
 }
 
-/* Ticket 1 is Metal's and signals t[0], and t[1], which is order_only. Ticket 2 is held. */
+/* Ticket 1 is Metal's and signals t[0], and t[1], which is order_only; so is UNORDERED work. Ticket 2 is held. */
 static void *hang(stage *s, witness *sent, note *held)
 {
     void *buffer = new_buffer(s->q[0]);
@@ -415,6 +450,8 @@ static void *hang(stage *s, witness *sent, note *held)
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
     commit(s->q[0], buffer);
     SUBMIT(s->q[0], WAITS(at(s->t[2], 1)));
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .on_complete = remember, .user = &sent->loose,
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
     sent->queue = s->q[0];
     assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), witness_end, sent));
     assert_ok(gpusync_release_after(s->q[0], 1, object));
@@ -422,14 +459,18 @@ static void *hang(stage *s, witness *sent, note *held)
     return object;
 }
 
-/* The one reference of gpusync's stays: the GPU may still use the object. */
+/* The one reference of gpusync's stays: the GPU may still use the object. So do callbacks learn that it may (R30). */
 static void expect_given_up(stage *s, witness *sent, note *held, void *object)
 {
     assert_noted(&sent->n, GPUSYNC_ERROR_DEVICE_LOST);
     assert_noted(held, GPUSYNC_ERROR_DEVICE_LOST);
     assert_true(sent->n.order < held->order);
-    assert_true(sent->n.error.ran);
-    assert_false(held->error.ran);
+    assert_noted(&sent->loose, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_true(sent->n.error.ran && sent->n.error.in_use);
+    assert_true(sent->loose.error.ran && sent->loose.error.in_use);
+    assert_is_loss(&sent->n.error);
+    assert_is_loss(&sent->loose.error);
+    expect_lost_unsent(&held->error, "");
     assert_false(sent->done);
     assert_failed(s->t[0], GPUSYNC_ERROR_DEVICE_LOST);
     assert_failed(s->t[1], GPUSYNC_ERROR_DEVICE_LOST);
