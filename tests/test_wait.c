@@ -77,10 +77,10 @@ static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
     return gpusync_wait(queue, ticket, 0, NULL);
 }
 
-/* -- UNORDERED work (R1) ------------------------------------------------------------------------------------------- */
+/* -- UNORDERED work (R30) ------------------------------------------------------------------------------------------ */
 
 typedef struct trio {
-    void *before, *loose, *behind; /* ordered, UNORDERED, ordered */
+    void *before, *loose, *behind; /* a ticket, UNORDERED, a ticket */
 } trio;
 
 static trio commit_trio(stage *s)
@@ -95,61 +95,69 @@ static trio commit_trio(stage *s)
     return t;
 }
 
-on_both_worlds(test_R1_ordered_and_unordered_work_end_without_each_other)
+static void assert_everything(gpusync_queue *queue, uint64_t in_flight)
 {
-    trio t = commit_trio(s);
-    note loose = {0}, behind = {0};
-    on_done(ticket_at(s->q[0], 2), &loose);
-    softmetal_finish(t.loose);
-    assert_ok(gpusync_poll(s->q[0], 2, NULL));
-    assert_ok(wait_now(s->q[0], 2));
-    assert_noted(&loose, GPUSYNC_OK);
-    assert_false(gpusync_is_done(s->q[0], 2)); /* late: ticket 1 has not ended */
-    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
-    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
-    softmetal_finish(t.before);
-    assert_true(gpusync_is_done(s->q[0], 2));
-    assert_result(gpusync_poll(s->q[0], 3, NULL), GPUSYNC_NOT_READY);
-    softmetal_finish(t.behind);
-    t = commit_trio(s);
-    on_done(ticket_at(s->q[0], 6), &behind);
-    softmetal_finish(t.before);
-    softmetal_finish(t.behind);
-    assert_ok(gpusync_poll(s->q[0], 6, NULL));
-    assert_ok(wait_now(s->q[0], 6));
-    assert_noted(&behind, GPUSYNC_OK);
-    assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
-    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
-    assert_true(gpusync_is_done(s->q[0], 4));
-    assert_false(gpusync_is_done(s->q[0], 6));
-    softmetal_finish(t.loose);
-    assert_true(gpusync_is_done(s->q[0], 6));
+    assert_int_equal(gpusync_in_flight(queue), in_flight);
+    assert_int_equal(gpusync_is_done(queue, GPUSYNC_EVERYTHING), !in_flight);
+    assert_result(gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL), in_flight ? GPUSYNC_NOT_READY : GPUSYNC_OK);
+    assert_result(wait_now(queue, GPUSYNC_EVERYTHING), in_flight ? GPUSYNC_TIMEOUT : GPUSYNC_OK);
 }
 
-/* Each sleeper is woken by the end of its own work, however the others stand. */
-on_both_worlds(test_R1_sleepers_wake_for_unordered_work_by_itself)
+on_both_worlds(test_R30_everything_covers_unordered_work_and_a_ticket_does_not)
 {
     trio t = commit_trio(s);
-    plan(MS(2), finish_now, t.loose);
-    assert_ok(gpusync_wait(s->q[0], 2, GPUSYNC_FOREVER, NULL));
-    assert_about(world_passed(), MS(2));
-    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
+    assert_everything(s->q[0], 3);
+    softmetal_finish(t.loose);
+    assert_everything(s->q[0], 2);
+    assert_false(gpusync_is_done(s->q[0], 1));
     softmetal_finish(t.before);
     softmetal_finish(t.behind);
+    assert_everything(s->q[0], 0);
     t = commit_trio(s);
-    world_begin();
-    plan(MS(2), finish_now, t.behind);
-    plan(MS(3), finish_now, t.before);
-    assert_ok(gpusync_wait(s->q[0], 6, GPUSYNC_FOREVER, NULL));
-    assert_about(world_passed(), MS(3));
-    assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
+    softmetal_finish(t.before);
+    softmetal_finish(t.behind);
+    assert_true(gpusync_is_done(s->q[0], 4));
+    assert_ok(gpusync_poll(s->q[0], 4, NULL));
+    assert_ok(wait_now(s->q[0], 4));
+    assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_everything(s->q[0], 1);
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
+    softmetal_finish(t.loose);
+    assert_everything(s->q[0], 0);
+}
+
+/* The second of two ends first: in flight is never too few. */
+on_both_worlds(test_R30_unordered_work_ends_in_any_order)
+{
+    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    for (unsigned i = 0; i < 2; i++) SUBMIT(s->q[0], BUFFERS(buffers[i]), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_finish(buffers[1]);
+    assert_in_range(gpusync_in_flight(s->q[0]), 1, 2);
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
+    softmetal_finish(buffers[0]);
+    assert_everything(s->q[0], 0);
+}
+
+/* ... whichever it is: an UNORDERED one, or a ticket; and is not woken for the others. */
+on_both_worlds(test_R30_a_wait_for_everything_is_woken_by_the_last_that_ends)
+{
+    for (unsigned loose_last = 0; loose_last < 2; loose_last++) {
+        trio t = commit_trio(s);
+        world_begin();
+        plan(MS(1), finish_now, loose_last ? t.before : t.loose);
+        plan(MS(2), finish_now, loose_last ? t.behind : t.before);
+        plan(MS(3), finish_now, loose_last ? t.loose : t.behind);
+        assert_ok(loose_last ? gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL)
+                             : gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+        assert_about(world_passed(), MS(3));
+    }
 }
 
 typedef enum loose_end { FAILS, IS_CANCELLED, IS_OVERTAKEN, INHERITS } loose_end;
 
-/* A result of its own tells that the GPU is finished with it, whatever earlier work does. */
-on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
+/* ... and a wait for everything, when the ticket has ended. */
+on_both_worlds(test_R30_a_callback_and_the_record_tell_every_result_of_unordered_work_at_once)
 {
     static const struct {
         loose_end end;
@@ -160,14 +168,15 @@ on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
         {IS_OVERTAKEN, GPUSYNC_ERROR_NOT_RISING},
         {INHERITS, GPUSYNC_ERROR_COMPILE},
     };
-    commit_new(s->q[0]); /* does not end */
     for (size_t i = 0; i < LENGTH(rows); i++) {
         gpusync_timeline *gate_of = new_timeline(s->device), *out = new_timeline(s->device);
         void *buffer = new_buffer(s->q[0]);
+        gpusync_error error;
+        note end = {0};
+        commit_new(s->q[0]); /* does not end */
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
-                                       .flags = GPUSYNC_SUBMIT_UNORDERED);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)), .label = "loose",
+               .on_complete = remember, .user = &end, .flags = GPUSYNC_SUBMIT_UNORDERED);
         assert_false(is_sent(buffer));
         switch (rows[i].end) {
         case FAILS:
@@ -181,10 +190,18 @@ on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
             break;
         case INHERITS: fail_timeline(gate_of, GPUSYNC_ERROR_COMPILE); break;
         }
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), rows[i].result);
-        assert_result(wait_now(s->q[0], ticket), rows[i].result);
-        assert_false(gpusync_is_done(s->q[0], ticket));
-        assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
+        assert_noted(&end, rows[i].result);
+        error = failure_at(s->q[0], (unsigned)i);
+        assert_result(error.result, rows[i].result);
+        assert_int_equal(error.ticket, GPUSYNC_NO_TICKET);
+        if (rows[i].end != INHERITS) assert_string_equal(error.label, "loose");
+        assert_int_equal(error.ran, rows[i].end == FAILS);
+        assert_false(error.in_use);
+        assert_memory_equal(&end.error, &error, sizeof error);
+        assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
+        finish_all(s);
+        assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), rows[i].result);
+        assert_ok(gpusync_poll(s->q[0], (gpusync_ticket)i + 1, NULL));
         assert_ok(gpusync_timeline_destroy(gate_of));
         assert_ok(gpusync_timeline_destroy(out));
     }
@@ -317,8 +334,8 @@ on_world_with(test_F4_R10_a_wait_for_room_keeps_its_limit, .queue = {.max_comman
     assert_ok(gpusync_command_buffer_discard(s->q[0], made));
 }
 
-/* All that fills the queue is open, so that only the program can make room: for ever, but for the second. */
-on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues = 2,
+/* All that fills the queue is open, so that only the program can make room, whatever another queue does meanwhile. */
+on_world_with(test_R37_a_wait_for_room_that_only_the_program_can_make_ends_after_a_second, .queues = 2,
               .queue = {.max_command_buffer_count = 1})
 {
     void *other = new_buffer(s->q[1]), *made = s;
@@ -326,7 +343,7 @@ on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues 
     commit(s->q[1], other);
     plan(MS(900), finish_now, other);
     assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &made), GPUSYNC_ERROR_QUEUE_FULL);
-    assert_in_range(world_passed(), MS(1900), MS(2300) + WORLD_SLACK); /* a slice at most behind the second */
+    assert_in_range(world_passed(), MS(950), MS(1400) + WORLD_SLACK); /* a slice at most behind the second */
     assert_null(made);
 }
 
@@ -586,24 +603,7 @@ on_both_kinds(test_R20_a_wait_that_spins_ends_with_its_queue)
     assert_noted(&n, GPUSYNC_OK);
 }
 
-/* -- everything (R27) ---------------------------------------------------------------------------------------------- */
-
-on_all_worlds_with(test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures, .queues = 2, .timelines = 1)
-{
-    for (unsigned i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
-    commit_new(s->q[1]);
-    assert_true(finish_next(s->q[0]) && finish_next(s->q[1]));
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT); /* tells nothing */
-    finish_all(s);
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_device_wait(s->device, 0, NULL));
-    for (unsigned i = 0; i < 2; i++) assert_ok(wait_now(s->q[i], GPUSYNC_EVERYTHING));
-    assert_ok(wait_now(s->q[1], 2)); /* earlier tickets are not among the result of one */
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_CANCELLED);
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_CANCELLED);
-}
+/* -- everything (R31) ---------------------------------------------------------------------------------------------- */
 
 /* The last work ends just as a wait for everything begins, and another thread is told of all failures first. The two
    overlap: the first one begins with its call, and not where it has looked and is about to sleep. */
@@ -615,7 +615,7 @@ static void end_and_ask_for_everything(void *buffer)
     must(gpusync_wait(queue_of_another_thread, GPUSYNC_EVERYTHING, 0, NULL) == GPUSYNC_ERROR_EXECUTION, "told there");
 }
 
-on_world(test_R27_a_wait_for_everything_begins_with_its_call)
+on_world(test_R31_a_wait_for_everything_begins_with_its_call)
 {
     void *buffer = new_buffer(s->q[0]);
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
@@ -804,7 +804,7 @@ on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end)
     assert_int_equal(flag.ran, 1);
 }
 
-on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others)
+on_world(test_R28_R30_the_handlers_of_tickets_before_it_count_and_no_others)
 {
     trio t = commit_trio(s);
     softmetal_complete(t.before);
@@ -812,14 +812,12 @@ on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others)
     softmetal_complete(t.behind);
     assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
     softmetal_finish(t.behind);
-    assert_result(handled(s->q[0], 3), GPUSYNC_TIMEOUT); /* ticket 1's has not run */
+    assert_result(handled(s->q[0], 2), GPUSYNC_TIMEOUT); /* ticket 1's has not run */
     softmetal_finish(t.before);
-    assert_ok(handled(s->q[0], 3)); /* ticket 2 is UNORDERED */
-    assert_result(handled(s->q[0], 2), GPUSYNC_TIMEOUT);
+    assert_ok(handled(s->q[0], 2)); /* UNORDERED work is none of its */
     assert_result(handled(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
     assert_result(gpusync_device_wait(s->device, 0, &with_handlers), GPUSYNC_TIMEOUT);
     softmetal_finish(t.loose);
-    assert_ok(handled(s->q[0], 2));
     assert_ok(handled(s->q[0], GPUSYNC_EVERYTHING));
     assert_ok(handled(s->q[0], GPUSYNC_NO_TICKET));
 }
