@@ -122,24 +122,17 @@ on_both_worlds(test_R30_everything_covers_unordered_work_and_a_ticket_does_not)
     assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_ERROR_INVALID_TICKET);
     assert_everything(s->q[0], 1);
     assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
+    void *newer = new_buffer(s->q[0]); /* ends first: in flight is never too few */
+    SUBMIT(s->q[0], BUFFERS(newer), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_finish(newer);
+    assert_in_range(gpusync_in_flight(s->q[0]), 1, 2);
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
     softmetal_finish(t.loose);
     assert_everything(s->q[0], 0);
 }
 
-/* The second of two ends first: in flight is never too few. */
-on_both_worlds(test_R30_unordered_work_ends_in_any_order)
-{
-    void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
-    for (unsigned i = 0; i < 2; i++) SUBMIT(s->q[0], BUFFERS(buffers[i]), .flags = GPUSYNC_SUBMIT_UNORDERED);
-    softmetal_finish(buffers[1]);
-    assert_in_range(gpusync_in_flight(s->q[0]), 1, 2);
-    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
-    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
-    softmetal_finish(buffers[0]);
-    assert_everything(s->q[0], 0);
-}
-
-/* ... whichever it is: an UNORDERED one, or a ticket; and is not woken for the others. */
+/* ... whichever it is: an UNORDERED one, or a ticket. */
 on_both_worlds(test_R30_a_wait_for_everything_is_woken_by_the_last_that_ends)
 {
     for (unsigned loose_last = 0; loose_last < 2; loose_last++) {
@@ -1053,19 +1046,19 @@ on_each_way_of_both_kinds(test_R24_a_wait_finds_the_value_that_a_deaf_listener_h
 }
 
 /* A queue has room for one buffer, and is full with the held work. */
-static void each_place(void (*body)(stage *s, place where))
+static void each_place(void (*body)(stage *s, place where, int limit), int limit)
 {
     for (place where = ON_A_QUEUE; where < PLACES; where++) {
         stage_desc desc = {.queues = 2, .timelines = 1, .queue = {.max_command_buffer_count = 1}};
         void *state = &desc;
         print_message("  %s\n", place_names[where]);
         assert_int_equal(world_set_up(&state), 0);
-        body((stage *)state, where);
+        body((stage *)state, where, limit);
         assert_int_equal(world_tear_down(&state), 0);
     }
 }
 
-static void room_behind_trouble(stage *s, place where)
+static void room_behind_trouble(stage *s, place where, int unused)
 {
     elsewhere e;
     void *buffer = NULL;
@@ -1082,7 +1075,7 @@ static void room_behind_trouble(stage *s, place where)
 
 without_stage(test_R24_a_wait_for_room_finds_trouble_elsewhere)
 {
-    each_place(room_behind_trouble);
+    each_place(room_behind_trouble, 0);
 }
 
 on_world_with(test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue, .queue = {.max_command_buffer_count = 1})
@@ -1121,32 +1114,10 @@ static void ask_behind_trouble(stage *s, place where, int limit)
     end_elsewhere(&e, where);
 }
 
-static void polls_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, POLL);
-}
-
-static void waits_of_0_ms_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, 0);
-}
-
-static void waits_of_16_ms_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, 16);
-}
-
-static void waits_of_49_ms_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, 49);
-}
-
 without_stage(test_R24_polls_and_short_waits_find_trouble_elsewhere)
 {
-    each_place(polls_behind_trouble);
-    each_place(waits_of_0_ms_behind_trouble);
-    each_place(waits_of_16_ms_behind_trouble);
-    each_place(waits_of_49_ms_behind_trouble);
+    static const int limits[] = {POLL, 0, 16, 49}; /* ms */
+    for (size_t i = 0; i < LENGTH(limits); i++) each_place(ask_behind_trouble, limits[i]);
 }
 
 /* The GPU waits for what only the host can end: the first work has failed, and nothing has told of that. */
