@@ -1023,7 +1023,8 @@ on_stage_with(test_R32_new_work_is_refused_until_the_clear, .queues = 2, STICKY)
     assert_result(gpusync_commit(s->q[0], foreign, &ticket), GPUSYNC_ERROR_EXECUTION);
     assert_result(TRY_SUBMIT(s->q[0], &ticket, BUFFERS(open), .on_complete = remember, .user = &n),
                   GPUSYNC_ERROR_EXECUTION);
-    assert_result(TRY_SUBMIT(s->q[0], NULL, .flags = GPUSYNC_SUBMIT_UNORDERED), GPUSYNC_ERROR_EXECUTION);
+    assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(open), .flags = GPUSYNC_SUBMIT_UNORDERED),
+                  GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(ticket, 77);
     assert_int_equal(softmetal_retain_count(foreign), 1);
     assert_int_equal(gpusync_in_flight(s->q[0]), 0);
@@ -1068,9 +1069,9 @@ typedef struct piece {
 
 /* Commits the n-th piece, from 1 on. o: ends well; f: fails; h: is held; i: waits for work of the second queue, which
    fails; k: for such work that is cancelled; u, v, w: as o, f, h, and UNORDERED; m: a marker; n: one that fails. */
-static void commit_piece(stage *s, piece *p, char what, uint32_t n)
+static void commit_piece(stage *s, piece *p, char what, uint32_t n, uint32_t flags)
 {
-    gpusync_submission work = {.on_complete = remember, .user = &p->end};
+    gpusync_submission work = {.on_complete = remember, .user = &p->end, .flags = flags};
     const bool fails = what == 'f' || what == 'v';
     if (what == 'm' || what == 'n') {
         gpusync_ticket ticket;
@@ -1093,7 +1094,7 @@ static void commit_piece(stage *s, piece *p, char what, uint32_t n)
     work.command_buffer_count = 1;
     work.signal_points = &(gpusync_point){.timeline = p->out, .value = 1};
     work.signal_count = 1;
-    work.flags = strchr("uvw", what) ? GPUSYNC_SUBMIT_UNORDERED : 0;
+    work.flags |= strchr("uvw", what) ? GPUSYNC_SUBMIT_UNORDERED : 0;
     assert_ok(submit_to(s->q[0], &work, NULL));
 }
 
@@ -1133,7 +1134,7 @@ static void expect_untold(gpusync_queue *queue, int n)
    what is held may go; x, it is cancelled. Asked: p1, a poll; !1, the failure of ticket 1 sticks; !0, none does; W1
    and W0, see expect_untold. Clears: C; K1, of ticket 1; N1, likewise, but that of a later one sticks; I1, there is
    none. */
-static void play_sticks(const char *steps, const char *ends, const char *runs)
+static void play_sticks(const char *steps, const char *ends, const char *runs, uint32_t flags)
 {
     stage_desc desc = {.queues = 2, .timelines = 2, STICKY};
     piece pieces[8] = {0};
@@ -1146,7 +1147,7 @@ static void play_sticks(const char *steps, const char *ends, const char *runs)
     for (const char *step = steps; *step; step++) {
         int n = step[1] - '0';
         if (strchr("ofhikuvwmn", *step)) {
-            commit_piece(&s, &pieces[count], *step, count + 1);
+            commit_piece(&s, &pieces[count], *step, count + 1, flags);
             count++;
         }
         if (*step == 'e') finish_next(s.q[0]);
@@ -1212,15 +1213,19 @@ without_stage_on_both_kinds(test_R32_what_sticks_and_what_takes_it)
         {"fweCgE!0", "FO", "2"},
         {"noE!1", "F1", "2"}, /* a marker's failure sticks */
         {"nooeeCoE!0", "F11O", "234"},
-        {"fmE!1", "FO", ""}, /* a marker takes none, and keeps its own */
+        {"fmE!1emE!1", "FOO", ""}, /* a marker takes none, is accepted, and keeps its own */
         {"fneCE!0", "FF", ""},
+        {"fe!1nE!1", "FF", ""},
         {"foc1c2p2E!1", "F1", "2"}, /* F17: calls look in either order */
         {"foc1c2p1E!1", "F1", "2"},
         {"fod2d1!1", "F1", "2"},
         {"fc1CE!0W1W0", "F", ""}, /* the clear and the question look first */
         {"fc1!1CE!0", "F", ""},
     };
-    for (size_t i = 0; i < LENGTH(rows); i++) play_sticks(rows[i].steps, rows[i].ends, rows[i].runs);
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        play_sticks(rows[i].steps, rows[i].ends, rows[i].runs, 0);
+        play_sticks(rows[i].steps, rows[i].ends, rows[i].runs, GPUSYNC_SUBMIT_ON_GPU);
+    }
 }
 
 /* In a callback of a queue that is destroyed. */
