@@ -1755,10 +1755,10 @@ typedef struct gpusync__goal {
     uint64_t number;
     uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
     uint64_t from;      /* of ALL: the first record that had not been told, from 1 on; 0: not looked yet */
-    uint64_t told;      /* of ALL that has failed: the record behind the newest that counts as told now */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
+    uint64_t told; /* of ALL that has failed: the record behind the newest that counts as told now. Not zero at first */
 } gpusync__goal;
 
 /* Called, or released, when its target has the number. */
@@ -4293,11 +4293,12 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
    over UNORDERED work alone has something to tell. */
 static void gpusync__look(gpusync_queue *q, uint64_t most)
 {
-    bool ordered = true, failed;
+    bool ordered = true, unordered = true, failed;
     gpusync__work *last = NULL; /* that is not over, with a reference */
-    for (;;) {
+    while (ordered || unordered) {
         gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
+        unordered = w && most == UINT64_MAX && q->front[true];
         gpusync__unlock(q->target.device);
         if (w && gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
@@ -4305,11 +4306,11 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
         }
         if (last)
             gpusync__work_unref(last);
-        if (!w)
-            return;
-        ordered = ordered && w->unordered;
+        ordered = w && ordered && w->unordered;
         last = w;
     }
+    if (last)
+        gpusync__work_unref(last);
 }
 
 /* Reads the event of a timeline, and what that brings about. */
@@ -4438,6 +4439,7 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
     const gpusync_error *oldest = NULL;
+    goal->told = 0;
     for (n += lost; n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
         if ((uint64_t)record->ticket > goal->number && (oldest || !lost))
@@ -4940,7 +4942,7 @@ static void gpusync__goal_all(gpusync__goal *goal)
 /* Makes the goal of a point. */
 static inline gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
 {
-    memset(goal, 0, sizeof *goal);
+    memset(goal, 0, offsetof(gpusync__goal, told));
     goal->target = gpusync__target_of(point);
     if (point->timeline || point->ticket != GPUSYNC_EVERYTHING)
         return gpusync__number_of(point, &goal->number);
@@ -4964,9 +4966,11 @@ static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusy
     for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
         if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
             continue;
-        const gpusync_point point = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
-        gpusync__goal_of(&point, &goals[made]);
-        goals[made++].handlers = handlers;
+        gpusync__goal *goal = &goals[made++];
+        memset(goal, 0, sizeof *goal);
+        goal->target = t;
+        goal->handlers = handlers;
+        gpusync__goal_all(goal);
         gpusync__keep(t);
     }
     gpusync__unlock(dev);
