@@ -4443,12 +4443,12 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
     goal->told = 0;
     for (n += lost; n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
-        bool covered = (uint64_t)record->ticket <= goal->number;
+        bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
         later |= !covered;
-        if (!oldest && (covered || lost))
-            oldest = record;
-        if (!later || oldest == record)
+        if (!later)
             goal->told = n + 1;
+        if (covered && !oldest)
+            oldest = record;
     }
     if (!oldest && !gpusync__sticks(q))
         return GPUSYNC__WELL;
