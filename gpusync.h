@@ -617,8 +617,8 @@ typedef struct gpusync_wait_options {
              returns one, all up to the newest one of the tickets that it covers count as told. So waits that overlap
              each return it, and one that begins later does not: threads that share a queue wait for their tickets. A
              failure of UNORDERED work counts as soon as it is on record. If the oldest one was pushed off the record,
-             the oldest that is left is returned (gpusync_error.dropped). While a failure sticks, each wait for
-             everything returns it. To see every failure use gpusync_queue_next_error.
+             the oldest that is left is returned, of whatever work (gpusync_error.dropped). While a failure sticks, each
+             wait for everything that has no older one to tell returns it. To see every failure use gpusync_queue_next_error.
     Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
              ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
@@ -856,7 +856,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work in flight that was to signal it is not affected.
-    reason   Copied: result, class, code, texts and labels reach what waits. Its result counts from
+    reason   Copied: result, class, code, texts, labels and queue_user reach what waits. Its result counts from
              ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION (NULL, too). Class NONE is OTHER.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
@@ -887,8 +887,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     A point that has not ended when its queue or timeline is destroyed fails with ERROR_DESTROYED: ANY and
     ALL_OR_FAILURE end, ALL goes on with the others; if it has ended when the wait looks again, that result counts. One
     that has not ended a second after the device was lost fails with ERROR_DEVICE_LOST.
-    GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, ALL those of
-    each such point, ALL_OR_FAILURE those of each up to `which`.
+    GPUSYNC_EVERYTHING counts as a wait for everything: the failures of the point of `which` are told, of no other.
     Returns  what a wait for the point of `which` returns; OK also if `which` is count: every point succeeded, or there
              is none. TIMEOUT: the limit came first; with ALL a point may have failed already (`which` names it).
              ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an unknown `how`.
@@ -1755,10 +1754,10 @@ typedef struct gpusync__goal {
     uint64_t number;
     uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
     uint64_t from;      /* of ALL: the first record that had not been told, from 1 on; 0: not looked yet */
-    uint64_t told;      /* of ALL that has failed: the record behind the newest that counts as told now */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
+    uint64_t told; /* of ALL that has failed: the record behind the newest that counts as told now. Not zero at first */
 } gpusync__goal;
 
 /* Called, or released, when its target has the number. */
@@ -3578,6 +3577,7 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     dev->lost_ns = now;
     dev->loss = *error;
     dev->loss.result = GPUSYNC_ERROR_DEVICE_LOST;
+    dev->loss.encoder[0] = '\0';
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     after->loses = dev->log != NULL;
     after->more = true;
@@ -4293,11 +4293,12 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
    over UNORDERED work alone has something to tell. */
 static void gpusync__look(gpusync_queue *q, uint64_t most)
 {
-    bool ordered = true, failed;
+    bool ordered = true, unordered = true, failed;
     gpusync__work *last = NULL; /* that is not over, with a reference */
-    for (;;) {
+    while (ordered || unordered) {
         gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
+        unordered = w && most == UINT64_MAX && q->front[true];
         gpusync__unlock(q->target.device);
         if (w && gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
@@ -4305,11 +4306,11 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
         }
         if (last)
             gpusync__work_unref(last);
-        if (!w)
-            return;
-        ordered = ordered && w->unordered;
+        ordered = w && ordered && w->unordered;
         last = w;
     }
+    if (last)
+        gpusync__work_unref(last);
 }
 
 /* Reads the event of a timeline, and what that brings about. */
@@ -4438,12 +4439,16 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
     const gpusync_error *oldest = NULL;
+    bool later = false; /* a record of a later ticket, which is not told yet, stands in between */
+    goal->told = 0;
     for (n += lost; n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
-        if ((uint64_t)record->ticket > goal->number && (oldest || !lost))
-            continue;
-        oldest = oldest ? oldest : record;
-        goal->told = n + 1;
+        bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
+        later |= !covered;
+        if (!later)
+            goal->told = n + 1;
+        if (covered && !oldest)
+            oldest = record;
     }
     if (!oldest && !gpusync__sticks(q))
         return GPUSYNC__WELL;
@@ -4940,7 +4945,7 @@ static void gpusync__goal_all(gpusync__goal *goal)
 /* Makes the goal of a point. */
 static inline gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
 {
-    memset(goal, 0, sizeof *goal);
+    memset(goal, 0, offsetof(gpusync__goal, told));
     goal->target = gpusync__target_of(point);
     if (point->timeline || point->ticket != GPUSYNC_EVERYTHING)
         return gpusync__number_of(point, &goal->number);
@@ -4964,9 +4969,11 @@ static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusy
     for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
         if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
             continue;
-        const gpusync_point point = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
-        gpusync__goal_of(&point, &goals[made]);
-        goals[made++].handlers = handlers;
+        gpusync__goal *goal = &goals[made++];
+        memset(goal, 0, sizeof *goal);
+        goal->target = t;
+        goal->handlers = handlers;
+        gpusync__goal_all(goal);
         gpusync__keep(t);
     }
     gpusync__unlock(dev);
@@ -5722,6 +5729,8 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part)
             continue;
+        if (!w->label[0])
+            memcpy(w->label, part->label, sizeof w->label);
         q->room -= part->room;
         part->room = 0;
         gpusync__drop_open(part, after);
@@ -6773,6 +6782,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue,
         result = GPUSYNC_NOT_READY;
     if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
         queue->stuck_to = committed;
+        GPUSYNC__STORE(&queue->untold, queue->told < queue->log_count);
         GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
     }
     gpusync__unlock(queue->target.device);
