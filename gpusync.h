@@ -523,8 +523,8 @@ typedef struct gpusync__head {
 } gpusync__head;
 #endif
 
-/** True if the GPU no longer uses anything that this work, and all work with tickets before it, uses, whether it succeeded
-    or failed. Ask this before memory is used again. One load, no message to Metal.
+/** True if the GPU no longer uses anything that this work, and all work with tickets before it, uses, whether it
+    succeeded or failed. Ask this before memory is used again. One load, no message to Metal.
     ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done, UNORDERED work, too (four
              loads). Does not look: in a loop call gpusync_poll now and then, for a handler that Metal has lost.
     Returns  false for NULL, whatever the ticket, and for a ticket that was not issued. Never true too early.
@@ -618,8 +618,9 @@ typedef struct gpusync_wait_options {
              each return it, and one that begins later does not: threads that share a queue wait for their tickets. A
              failure of UNORDERED work counts as soon as it is on record. If the oldest one was pushed off the record,
              the oldest that is left is returned, of whatever work (gpusync_error.dropped). While a failure sticks, each
-             wait for everything that has no older one to tell returns it. To see every failure use gpusync_queue_next_error.
-    Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
+             wait for everything that has no older one to tell returns it. To see every failure use
+    gpusync_queue_next_error. Work that has ended by the deadline counts as ended. A wait that timed out can be
+    repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
              ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
              handlers, one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of
@@ -758,9 +759,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 
 /** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
     the GPU uses and Metal does not retain.
-    Never released if the work, or work with a ticket before it, is given up while Metal has that (abandon, destroy on a lost
-    device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or, of
-    UNORDERED work, gpusync_error.in_use.
+    Never released if the work, or work with a ticket before it, is given up while Metal has that (abandon, destroy on a
+    lost device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or,
+    of UNORDERED work, gpusync_error.in_use.
     Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
                                                                    void *object);
@@ -1081,8 +1082,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync
     (not in a spin, or in Metal), every callback and log call that runs. "Committed" and "scheduled" are Metal's states.
     "Over": nothing of it will run any more, and its ticket ends in its turn. "Waits on the host": gpusync holds it.
     Where "no committed work" is to signal, an open command buffer or the host may.
-    An age counts from when a buffer was opened, or work was held, sent, or ended on the GPU; a commit to a busy queue does
-    not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
+    An age counts from when a buffer was opened, or work was held, sent, or ended on the GPU; a commit to a busy queue
+    does not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
     without a label have numbers, one series for the device.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
@@ -4466,8 +4467,8 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
     return w;
 }
 
-/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command buffers,
-   and the last was opened a second ago, a wait without a limit is in vain. */
+/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
+   buffers, and the last was opened a second ago, a wait without a limit is in vain. */
 static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
     gpusync__entry *e = &wait->goals->entry;
@@ -5716,7 +5717,8 @@ static gpusync_result gpusync__check_parts(const gpusync__work *w)
     return q->metal4 && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
 }
 
-/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed now. */
+/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed now.
+   */
 static void gpusync__join(gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
