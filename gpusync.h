@@ -1410,8 +1410,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
          reference is taken once [gpusync__take_work]. A handler's block holds the device until Metal drops the block; a
          listener's block holds no timeline.
      12. Values of other code: what waits is listed, then Metal is asked, then the event is read [gpusync__arm]. The
-         event is not believed from the lowest signal on of our own work that the GPU has not ended well, but for
-         gpusync__is_brought.
+         event is not believed from the lowest signal on of our own work that the GPU has not ended well.
      13. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
          Closing a timeline ends the host's waits and callbacks, and held work for values that never come, and nothing
          else.
@@ -1932,7 +1931,6 @@ struct gpusync_timeline {
     gpusync__entry promised; /* the ring of signals of committed work, by value: invariant 6 */
     uint64_t sent;           /* the highest signal that was sent, by Metal or the host: new ones are above */
     uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
-    uint64_t shown;          /* the most that the event has shown beyond what was reached then */
     bool outside, imported;  /* others signal the event; it is theirs */
     bool shared;             /* others may signal the event later: it is not used for another timeline */
     bool hidden;             /* of a queue of Metal 4: no object of the program's */
@@ -3003,9 +3001,7 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     gpusync__stir_above(link);
     gpusync__unlist(&link->entry);
     w->listed--;
-    gpusync__arm_later(t, after);            /* other code may have signalled more */
-    if (t->shown > t->target.head.completed) /* ended work may know better now: gpusync__is_brought */
-        gpusync__take_some(&t->target.entries, t->target.head.completed + 1, t->shown, GPUSYNC__WORKS, after);
+    gpusync__arm_later(t, after);          /* other code may have signalled more */
     if (t->target.alert & GPUSYNC__CLOSED) /* what waits may never come now */
         gpusync__take_some(&t->target.entries, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
     gpusync__leave(w->queue, w, after);
@@ -3223,24 +3219,6 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
 
 /* -- settling */
 
-/* Whether other code has brought the value that ended work waits for, though it is not reached: the event has shown it,
-   and of the own signals up to it only such are left as settle after this work. (Work waits for 7, and work behind it
-   in its queue signals 6: each would wait for the other.) That changes when the event shows more, and with each signal
-   that goes: gpusync__read_event and gpusync__withdraw stir the work. */
-static bool gpusync__is_brought(const gpusync__work *w, const gpusync__link *link)
-{
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    if (w->unordered || w->state != GPUSYNC__ENDED || link->target->kind == GPUSYNC__QUEUE ||
-        t->shown < link->entry.number)
-        return false;
-    const gpusync__entry *e = t->promised.next;
-    while (e != &t->promised && e->number <= link->entry.number &&
-           (gpusync__is_unsent(e->work) ||
-            (e->work->queue == w->queue && !e->work->unordered && e->work->ticket > w->ticket)))
-        e = e->next;
-    return e == &t->promised || e->number > link->entry.number;
-}
-
 /* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
    when one of them is, or has failed. */
 static int gpusync__list_waits(gpusync__work *w, gpusync__after *after)
@@ -3248,11 +3226,9 @@ static int gpusync__list_waits(gpusync__work *w, gpusync__after *after)
     int outcome = GPUSYNC__WELL;
     for (gpusync__link *link = w->links; link; link = link->next) {
         int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->entry.number, NULL);
-        if (stands == GPUSYNC__WELL || (stands == GPUSYNC__NOT_YET && gpusync__is_brought(w, link)))
-            continue;
         if (stands == GPUSYNC__NOT_YET)
             gpusync__list(link->target, &link->entry, after);
-        if (outcome != GPUSYNC__NOT_YET)
+        if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
             outcome = stands;
     }
     return outcome;
@@ -3901,10 +3877,6 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     } else {
         value = e && value >= e->number ? e->number - 1 : value;
         gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
-        if (raw > t->shown) { /* ended work may know better: gpusync__is_brought */
-            gpusync__take_some(&t->target.entries, t->target.head.completed + 1, raw, GPUSYNC__WORKS, after);
-            t->shown = raw;
-        }
     }
     gpusync__go_on(dev, after);
     gpusync__unlock(dev);

@@ -792,8 +792,6 @@ on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed
     }
 }
 
-typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
-
 /* UNORDERED work holds up no work behind it, so that has to end before the value is believed. */
 on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up, OTHERS)
 {
@@ -813,91 +811,23 @@ on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behi
     assert_noted(&ended, GPUSYNC_OK);
 }
 
-/* What other code has brought counts as soon as the own signals up to it are left to the work's own queue alone: also
-   if the last other one goes long after the event was read. */
-on_stage_with(test_R18_a_ticket_ends_when_no_other_queue_holds_its_value_up, .queues = 2, OTHERS)
+/* Work waits for 7 of other code, and work behind it in its queue is to signal 5: neither settles before the other. The
+   report shows it, and the program ends it. */
+on_stage_with(test_R18_a_circle_over_a_value_of_other_code_is_in_the_report, OTHERS)
 {
-    void *later = waiting(s->q[1], at(s->t[0], 4));
-    commit(s->q[0], signalling(s->q[0], at(s->t[0], 4)));
-    gpusync_ticket waits = commit(s->q[1], waiting(s->q[1], at(s->t[0], 7)));
-    encode_signal(s->q[1], later, at(s->t[0], 6));
-    commit(s->q[1], later);
+    static char text[16384];
+    gpusync_ticket waits = commit(s->q[0], waiting(s->q[0], at(s->t[0], 7)));
+    gpusync_ticket signals = commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
     other_code_signals(s->t[0], 7);
-    assert_true(softmetal_settle_listeners(SECONDS(60)));
-    while (finish_next(s->q[1])) {}
-    assert_result(gpusync_poll(s->q[1], waits, NULL), GPUSYNC_NOT_READY);
     finish_all(s);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
-    assert_ok(gpusync_wait(s->q[1], waits, SECONDS(60), NULL));
-    assert_int_equal(value_of(s->t[0]), 7);
-}
-
-/* Other code has passed a signal of our own, of work that is to end behind what waits for other code. The GPU is done
-   with both. */
-on_stage_with(test_R18_a_value_of_others_above_an_own_signal_that_waits_for_its_turn_is_believed, .no_queue = true,
-              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
-{
-    static const gpusync_timeline_desc others = {.signalled_by_others = true};
-    for (unsigned by = 0; by <= LOOKERS; by++) { /* the last one: none but destroy */
-        for (unsigned later = 0; later < 2; later++) {
-            gpusync_timeline *timeline = timeline_from(s->device, &others);
-            note notes[2] = {0};
-            void *buffers[2];
-            gpusync_queue *queue = queue_from(s->device, NULL);
-            buffers[0] = waiting(queue, at(timeline, 10));
-            buffers[1] = signalling(queue, at(timeline, 5));
-            commit(queue, buffers[0]);
-            commit(queue, buffers[1]);
-            other_code_signals(timeline, 10);
-            on_done(ticket_at(queue, 1), &notes[0]);
-            on_done(ticket_at(queue, 2), &notes[1]);
-            complete(buffers[0]);
-            complete(buffers[1]);
-            finish_and_release(buffers[later]);
-            assert_false(gpusync_is_done(queue, 2));
-            finish_and_release(buffers[1 - later]);
-            if (by == A_WAIT) assert_ok(gpusync_wait(queue, 1, SECONDS(10), NULL));
-            while (by == A_POLL && gpusync_poll(queue, 1, NULL) == GPUSYNC_NOT_READY) {} /* a slice at most */
-            if (by == RUN_CALLBACKS) assert_ok(gpusync_device_run_callbacks(s->device, 0, NULL));
-            assert_true(by == LOOKERS || gpusync_in_flight(queue) == 0);
-            if (by == LOOKERS && later == 0) assert_int_equal(gpusync_in_flight(queue), 0); /* nor is a look needed */
-            assert_ok(gpusync_queue_destroy(queue));
-            assert_noted(&notes[0], GPUSYNC_OK);
-            assert_noted(&notes[1], GPUSYNC_OK);
-            assert_in_order(notes, 2);
-            assert_int_equal(value_of(timeline), 10);
-            assert_ok(gpusync_timeline_destroy(timeline));
-        }
-    }
-}
-
-/* What other code has brought is there for what waits for it, though work behind it in the queue is to signal the same
-   value, or a lower one, and fails. The timeline fails in the turn of that work. */
-on_stage(test_R18_own_work_that_fails_behind_a_wait_for_other_code_holds_it_up_for_none)
-{
-    static const struct {
-        uint64_t waits, signals;
-        bool fails, order_only;
-    } rows[] = {
-        {1, 1, false, false}, {1, 1, true, false}, {2, 1, true, false}, {2, 1, true, true}, {1, 2, true, false},
-    };
-    for (size_t i = 0; i < LENGTH(rows); i++) {
-        gpusync_timeline_desc desc = {.signalled_by_others = true, .order_only = rows[i].order_only};
-        gpusync_timeline *timeline = timeline_from(s->device, &desc);
-        void *behind = signalling(s->q[0], at(timeline, rows[i].signals));
-        gpusync_ticket waits = commit(s->q[0], waiting(s->q[0], at(timeline, rows[i].waits)));
-        if (rows[i].fails) softmetal_fail_as(behind, SOFTMETAL_PAGE_FAULT, NULL);
-        gpusync_ticket signals = commit(s->q[0], behind);
-        other_code_signals(timeline, rows[i].waits);
-        finish_all(s);
-        assert_true(softmetal_settle_listeners(SECONDS(60)));
-        while (gpusync_in_flight(s->q[0])) (void)!gpusync_poll(s->q[0], signals, NULL); /* a slice at most */
-        assert_ok(gpusync_poll(s->q[0], waits, NULL));
-        assert_result(gpusync_poll(s->q[0], signals, NULL), rows[i].fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
-        assert_result(gpusync_timeline_wait(timeline, 9, 0, NULL),
-                      rows[i].fails && !rows[i].order_only ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_TIMEOUT);
-        assert_ok(gpusync_timeline_destroy(timeline));
-    }
+    assert_result(gpusync_poll(s->q[0], waits, NULL), GPUSYNC_NOT_READY);
+    gpusync_device_report(s->device, text, sizeof text);
+    assert_non_null(strstr(text, "its event shows 7, which counts when the work that signals value 5 has ended"));
+    assert_non_null(strstr(text, "waits for value 7 of timeline 'a'"));
+    fail_timeline(s->t[0], GPUSYNC_ERROR_CANCELLED);
+    assert_result(gpusync_poll(s->q[0], waits, NULL), GPUSYNC_ERROR_CANCELLED);
+    assert_ok(gpusync_poll(s->q[0], signals, NULL));
 }
 
 /* A signal of work that the GPU has ended, and that fails by what it waits for: its turn is behind work that is not
