@@ -1069,6 +1069,8 @@ static void set_deaf(deafness kind)
                .deaf_to_the_past = kind == TO_THE_PAST);
 }
 
+typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
+
 /* K9: no listener tells of what other code has set; whichever call looks finds it. */
 on_stage_with(test_R18_a_deaf_listener_costs_a_look, OTHERS, .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
