@@ -101,7 +101,7 @@
         NOT_READY, errors of arguments and memory, ERROR_WOULD_DEADLOCK, and, while the ticket has not ended,
         ERROR_DESTROYED and ERROR_DEVICE_LOST. ERROR_RESULT_UNKNOWN: other failures have pushed the result off the
         record, or, of an old ticket, may have.
-     5. Only calls with a timeout_ns, destroy, abandon and set_trace wait; abandon does not wait for the GPU. (Metal
+     5. Only calls with a timeout_ns, destroy and abandon wait; abandon does not wait for the GPU. (Metal
         itself may block in a call, where other code fills its queue.) A call that refuses has changed nothing.
      6. The GPU never waits for the host, except to learn that a value will not come. gpusync holds work until each
         ticket and value that it waits for has come. Where the GPU waits (encoded, ON_GPU) it holds work until Metal has
@@ -150,7 +150,7 @@
    it uses. Destroy waits for a callback of its own object that runs: while you call destroy, hold no lock that a
    callback acquires.
 
-   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon, set_trace and
+   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there, as does a wait that cannot return at once.
    gpusync does not detect objects of another device: in a callback never wait for them, destroy them, or run their
    callbacks. A callback may not change fibers: gpusync knows it by its thread, and has an autorelease pool around it.
@@ -1177,15 +1177,12 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 
 /** The kinds of events of a trace. They may arrive out of the order of their times, even of one object. Open. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
-    GPUSYNC_TRACE_COMMIT,     /**< queue, ticket: of gpusync_commit and gpusync_commit_marker. */
-    GPUSYNC_TRACE_SUBMIT,     /**< queue, ticket: of gpusync_submit, and of commits to queues of Metal 4. */
-    GPUSYNC_TRACE_HOLD,       /**< queue, ticket: the work is held. */
-    GPUSYNC_TRACE_ISSUE,      /**< queue, ticket: held work was sent. */
-    GPUSYNC_TRACE_COMPLETED,  /**< queue, ticket, result, gpu_start_s, gpu_end_s (0: not known): the end. */
-    GPUSYNC_TRACE_WAIT_BEGIN, /**< queue, ticket (EVERYTHING: the last); timeline, value; several points: neither. */
-    GPUSYNC_TRACE_WAIT_END,   /**< As WAIT_BEGIN, with result and how. */
-    GPUSYNC_TRACE_SIGNAL,     /**< timeline, value: of gpusync_timeline_signal, or of work that has ended well. */
-    GPUSYNC_TRACE_CALLBACK    /**< queue, ticket; timeline, value; result: before a callback, except `destroyed`. */
+    GPUSYNC_TRACE_COMMIT, /**< queue, ticket or number: work was accepted. */
+    GPUSYNC_TRACE_SENT,   /**< The same: Metal has it. For all work that Metal gets, held before or not. */
+    GPUSYNC_TRACE_ENDED,  /**< The same, result, gpu_start_s, gpu_end_s (0: not known): in the order of tickets. */
+    GPUSYNC_TRACE_SIGNAL, /**< timeline, value: is reached, whatever brought it; of several at once the highest. */
+    GPUSYNC_TRACE_WAIT    /**< As the wait's point (EVERYTHING: the last ticket; several points: neither), begin_ns,
+                               result, how. Not of a wait that loads answer. */
 } gpusync_trace_kind;
 
 /** How a wait ended, as gpusync_stats counts it. */
@@ -1201,13 +1198,14 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_end {
 typedef struct gpusync_trace_event {
     gpusync_trace_kind kind;                      /**< What happened. */
     uint64_t time_ns;                             /**< When, by gpusync_now_ns. */
+    uint64_t begin_ns;                            /**< Of WAIT: when it began. */
     const gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
     gpusync_ticket ticket;                        /**< Of commit, submission or wait. */
     uint64_t number;                              /**< Of UNORDERED work, whose ticket is 0: 1, 2, ... of the queue. */
     const gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value. */
     uint64_t value;                               /**< Signalled or waited for. */
     gpusync_result result;                        /**< Of the work, the wait or the point. */
-    gpusync_wait_end how;                         /**< Of WAIT_END. */
+    gpusync_wait_end how;                         /**< Of WAIT. */
     double gpu_start_s, gpu_end_s;                /**< As gpusync_times. */
     const char *label;                            /**< Of the work, else of its queue, or of the timeline; empty: none.
                                                        Valid during the call. */
@@ -1216,15 +1214,15 @@ typedef struct gpusync_trace_event {
 /** Called for an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
 typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
 
-/** Pass the device's events to fn from now on, but none of a wait that loads answer. Without fn: a branch each.
-    fn  NULL: ends the trace. After OK the function that was set before is not called any more.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback; ERROR_IN_USE: a second has passed, and a handler or a call of
-             another thread was still there: nothing has changed.
-    Threads one, while no other call, callback or warm-up runs on the device, and nothing is in flight
-    Blocks until handlers that have begun have left gpusync, in the hooks, a second at most   Owns nothing */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_set_trace(gpusync_device *device,
-                                                                      gpusync_trace_fn GPUSYNC_OPT fn,
-                                                                      void *GPUSYNC_OPT user);
+/** Gets the events of a device. Lives as long as the device. */
+typedef struct gpusync_trace {
+    gpusync_trace_fn fn;
+    void *GPUSYNC_OPT user; /**< Passed to fn. */
+} gpusync_trace;
+
+/** Pass the device's events to trace from now on; NULL: to none. A call in progress may still use the one before.
+    Returns  OK.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *GPUSYNC_OPT trace);
 
 /** A compute pipeline to compile: a function of a source text or of a library, one of which is NULL. Pass a library
     where several pipelines are of one text: else each compiles the text. */
@@ -1912,7 +1910,6 @@ struct gpusync_queue {
     uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
     gpusync_queue *next_go;     /* of a list `go` */
     gpusync_stats stats;        /* but for what the tickets and the log tell */
-    uint64_t traced_ns;         /* the time of the last end in the trace */
     gpusync__info infos[GPUSYNC__INFOS];
 };
 
@@ -1941,7 +1938,8 @@ struct gpusync_timeline {
     void *listener; /* an MTLSharedEventListener. NULL: looks alone find the values of others */
     uint64_t armed; /* the value that Metal was asked for; 0: none */
     gpusync__listening *listening; /* of one that others signal */
-    gpusync_timeline *next_dirty, *next_arms;
+    bool traced;                   /* on a list `traced`: it has risen */
+    gpusync_timeline *next_dirty, *next_arms, *next_traced;
     gpusync_error error; /* of the failure */
 };
 
@@ -1992,8 +1990,7 @@ struct gpusync_device {
     void *callback_queue;
     gpusync_notify_fn notify;
     void *notify_user;
-    gpusync_trace_fn trace; /* NULL: none */
-    void *trace_user;
+    const gpusync_trace *trace; /* NULL: none. Atomic */
     uint32_t refs;      /* the program; targets; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
     uint32_t asked;     /* the dispatch queue was asked to run callbacks. Atomic */
     uint32_t lost;      /* by which failure; 0: not. Read without the lock */
@@ -2026,15 +2023,16 @@ typedef struct gpusync__after {
     gpusync_queue *go;              /* queues with work to send */
     gpusync__work *dead;            /* to free */
     gpusync__work *settled;         /* to trace, with a reference each */
+    gpusync_timeline *traced;       /* the same */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
     bool watches;                   /* ... or are to become due: the device is to be watched */
     bool loses;                     /* the device: to log */
     bool more;                      /* one of the fields above is set */
 } gpusync__after;
-#define GPUSYNC__NOTHING                                                     \
-    {                                                                        \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false, false \
+#define GPUSYNC__NOTHING                                                           \
+    {                                                                              \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false, false \
     }
 
 /* Over the selectors, the devices, and what blocks of listeners lead to. */
@@ -2466,32 +2464,34 @@ static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync
     return event;
 }
 
-/* An event of work. now: when it happened. */
-static gpusync_trace_event gpusync__work_event(gpusync_trace_kind kind, const gpusync__work *w, uint64_t now)
+/* Gives an event to the program. Its trace may be another one, or none, by now. */
+static void gpusync__emit(const gpusync_device *dev, const gpusync_trace_event *event)
 {
-    gpusync_trace_event event = gpusync__event(kind, &w->queue->target, 0);
-    event.time_ns = now;
-    event.ticket = gpusync__ticket_of(w);
+    const gpusync_trace *trace = GPUSYNC__LOAD(&dev->trace);
+    if (trace)
+        trace->fn(trace->user, event);
+}
+
+/* Whether each handler of the work has noted its times. */
+static inline bool gpusync__has_times(const gpusync__work *w)
+{
+    return !w->running && !w->deaf;
+}
+
+/* Traces that work was committed, sent, or has ended. */
+GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync_trace_event event = gpusync__event(kind, &w->queue->target, (uint64_t)gpusync__ticket_of(w));
     event.number = w->unordered ? w->ticket : 0;
-    if (w->label[0])
-        event.label = w->label;
-    return event;
-}
-
-/* Traces what has no more to tell. */
-GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w, uint64_t now)
-{
-    const gpusync_device *dev = w->queue->target.device;
-    gpusync_trace_event event = gpusync__work_event(kind, w, now);
-    dev->trace(dev->trace_user, &event);
-}
-
-/* Traces that a timeline has a value. */
-GPUSYNC__APART void gpusync__trace_value(const gpusync__target *t, uint64_t value, uint64_t now)
-{
-    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, t, value);
-    event.time_ns = now;
-    t->device->trace(t->device->trace_user, &event);
+    event.label = w->label[0] ? w->label : event.label;
+    gpusync__lock(dev);
+    bool timed = kind == GPUSYNC_TRACE_ENDED && gpusync__has_times(w);
+    event.result = kind == GPUSYNC_TRACE_ENDED ? w->result : GPUSYNC_OK;
+    event.gpu_start_s = timed ? w->gpu_start : 0;
+    event.gpu_end_s = timed ? w->gpu_end : 0;
+    gpusync__unlock(dev);
+    gpusync__emit(dev, &event);
 }
 
 /* ---------------------------------------------------------------------------- >>lifetimes --
@@ -3046,6 +3046,18 @@ static void gpusync__write_again(gpusync_timeline *t, gpusync__after *after)
     gpusync__write_later(t, after);
 }
 
+/* Has it traced that the timeline has risen. */
+GPUSYNC__APART void gpusync__trace_rise(gpusync_timeline *t, gpusync__after *after)
+{
+    if (t->traced)
+        return;
+    t->traced = true;
+    gpusync__keep(&t->target);
+    t->next_traced = after->traced;
+    after->traced = t;
+    after->more = true;
+}
+
 /* The timeline has this value. The caller knows that no lower signal of sent work is left. */
 static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *after)
 {
@@ -3058,6 +3070,8 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
         t->sent = value;
     GPUSYNC__STORE(&target->head.completed, value);
     gpusync__wake(&target->entries, value, after);
+    if (GPUSYNC__LOAD(&target->device->trace))
+        gpusync__trace_rise(t, after);
 }
 
 /* The values that are not reached fail, now and later. */
@@ -3272,12 +3286,6 @@ GPUSYNC__APART void gpusync__trace_later(gpusync__work *w, gpusync__after *after
     after->more = true;
 }
 
-/* Whether each handler of the work has noted its times. */
-static inline bool gpusync__has_times(const gpusync__work *w)
-{
-    return !w->running && !w->deaf;
-}
-
 /* Tells of the times, when all are noted. */
 static inline void gpusync__show_times(const gpusync__work *w)
 {
@@ -3307,7 +3315,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         gpusync__settle_badly(q, w, after);
     w->state = GPUSYNC__SETTLED;
     q->stats.completions++;
-    if (q->target.device->trace)
+    if (GPUSYNC__LOAD(&q->target.device->trace))
         gpusync__trace_later(w, after);
     if (w->links)
         gpusync__pass_links(w, after);
@@ -3802,8 +3810,8 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
         gpusync__unlock(dev);
         if (!sent)
             continue;
-        if (dev->trace)
-            gpusync__trace_work(GPUSYNC_TRACE_ISSUE, sent, now);
+        if (GPUSYNC__LOAD(&dev->trace) && !sent->unsent && sent->count)
+            gpusync__trace_work(GPUSYNC_TRACE_SENT, sent);
         GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
         gpusync__work_unref(sent);
     }
@@ -3990,26 +3998,26 @@ static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
     gpusync__unref(&q->target);
 }
 
-/* Traces the end of work, and the values that it has signalled. */
-GPUSYNC__APART void gpusync__trace_end(gpusync_device *dev, gpusync__after *after)
+/* Traces the value of a timeline that has risen. */
+GPUSYNC__APART void gpusync__trace_value(gpusync_device *dev, gpusync__after *after)
+{
+    gpusync_timeline *t = after->traced;
+    gpusync__lock(dev);
+    after->traced = t->next_traced;
+    t->traced = false;
+    gpusync__unlock(dev);
+    const gpusync_trace_event event =
+        gpusync__event(GPUSYNC_TRACE_SIGNAL, &t->target, GPUSYNC__LOAD(&t->target.head.completed));
+    gpusync__emit(dev, &event);
+    gpusync__unref(&t->target);
+}
+
+/* Traces the end of work. */
+static void gpusync__trace_end(gpusync__after *after)
 {
     gpusync__work *w = after->settled;
-    gpusync_trace_event event = gpusync__work_event(GPUSYNC_TRACE_COMPLETED, w, gpusync_now_ns());
     after->settled = w->next_traced;
-    gpusync__lock(dev);
-    event.gpu_start_s = gpusync__has_times(w) ? w->gpu_start : 0;
-    event.gpu_end_s = gpusync__has_times(w) ? w->gpu_end : 0;
-    if (w->count && !w->unsent && !w->unknown)
-        event.time_ns = w->since_ns; /* of its last handler, or the look; or, in its turn, of a ticket before it */
-    if (event.time_ns < w->queue->traced_ns)
-        event.time_ns = w->queue->traced_ns;
-    w->queue->traced_ns = event.time_ns;
-    event.result = w->result;
-    gpusync__unlock(dev);
-    dev->trace(dev->trace_user, &event);
-    for (const gpusync__link *link = w->links; link && event.result == GPUSYNC_OK; link = link->next)
-        if (link->signal)
-            gpusync__trace_value(link->target, link->entry.number, event.time_ns);
+    gpusync__trace_work(GPUSYNC_TRACE_ENDED, w);
     gpusync__work_unref(w);
 }
 
@@ -4026,7 +4034,9 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
         else if (after->go)
             gpusync__send_ready(dev, after);
         else if (after->settled)
-            gpusync__trace_end(dev, after);
+            gpusync__trace_end(after);
+        else if (after->traced)
+            gpusync__trace_value(dev, after);
         else
             more = false;
     }
@@ -4193,7 +4203,8 @@ static void gpusync__completed(void *block, void *argument)
         gpusync__read_end(w, source, &after);
     bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
     uint64_t now = gpusync_now_ns();
-    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !dev->trace) /* the trace tells the times of an end */
+    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) &&
+        !GPUSYNC__LOAD(&dev->trace)) /* the trace tells the times of an end */
         gpusync__end_early(w, now);
     if (argument) {
         start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
@@ -4844,14 +4855,15 @@ static void gpusync__count_wait(const gpusync__wait *wait, gpusync_queue *q)
     gpusync__unlock(wait->device);
 }
 
-/* Traces the begin or the end of a wait. */
-GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, gpusync_trace_kind kind, gpusync_result result)
+/* Traces a wait. */
+GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, uint64_t begun, gpusync_result result)
 {
     const gpusync__goal *goal = wait->count == 1 ? wait->goals : NULL;
-    gpusync_trace_event event = gpusync__event(kind, goal ? goal->target : NULL, goal ? goal->number : 0);
+    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_WAIT, goal ? goal->target : NULL, goal ? goal->number : 0);
+    event.begin_ns = begun;
     event.result = result;
     event.how = wait->by;
-    wait->device->trace(wait->device->trace_user, &event);
+    gpusync__emit(wait->device, &event);
 }
 
 /* Waits. set: the spin that the program has set for this wait, or NULL. */
@@ -4861,8 +4873,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     gpusync__target *t = wait->goals->target;
     bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
     gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
-    if (dev->trace)
-        gpusync__trace_wait(wait, GPUSYNC_TRACE_WAIT_BEGIN, GPUSYNC_OK);
+    uint64_t begun = GPUSYNC__LOAD(&dev->trace) ? gpusync_now_ns() : 0;
     bool over = gpusync__check_now(wait, true);
     bool counts = !over;
     if (counts) {
@@ -4894,8 +4905,8 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (counts)
         GPUSYNC__SUB(&dev->waits, 1);
     gpusync__count_wait(wait, q);
-    if (dev->trace)
-        gpusync__trace_wait(wait, GPUSYNC_TRACE_WAIT_END, result);
+    if (begun)
+        gpusync__trace_wait(wait, begun, result);
     if (refused)
         gpusync__explain(wait->error, result);
     else if (!over && timeout_ns && dev->log)
@@ -5231,11 +5242,6 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
     max = max < dev->due_count ? max : dev->due_count;
     gpusync__unlock(dev);
     for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, &self)) != NULL; n++) {
-        if (dev->trace && c->fn) {
-            gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_CALLBACK, c->target, c->entry.number);
-            event.result = c->error.result;
-            dev->trace(dev->trace_user, &event);
-        }
         void *pool = gpusync__pool_push();
         if (c->destroyed)
             c->destroyed(c->user);
@@ -5742,14 +5748,6 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
     return result;
 }
 
-/* Traces that work has a ticket. */
-GPUSYNC__APART void gpusync__trace_entry(const gpusync__work *w, bool holds, uint64_t now)
-{
-    gpusync__trace_work(w->submitted ? GPUSYNC_TRACE_SUBMIT : GPUSYNC_TRACE_COMMIT, w, now);
-    if (holds)
-        gpusync__trace_work(GPUSYNC_TRACE_HOLD, w, now);
-}
-
 /* New work for a buffer that nothing here knows. Under both locks, which it gives up to allocate and to ask Metal.
    NULL: *result tells why not. */
 static gpusync__work *gpusync__bring(gpusync_queue *q, void *buffer, uint64_t now, gpusync_result *result)
@@ -5777,7 +5775,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     gpusync__work *foreign = NULL;
     gpusync_result result = GPUSYNC_OK;
     uint64_t last = GPUSYNC__LOAD(&q->target.head.committed);
-    bool timed = w || dev->trace || gpusync_is_done(q, (gpusync_ticket)last);
+    bool timed = w || gpusync_is_done(q, (gpusync_ticket)last);
     uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
@@ -5802,8 +5800,11 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-    if (dev->trace && enters)
-        gpusync__trace_entry(w, state == GPUSYNC__HELD, now);
+    if (enters && GPUSYNC__LOAD(&dev->trace)) {
+        gpusync__trace_work(GPUSYNC_TRACE_COMMIT, w);
+        if (state == GPUSYNC__SENT)
+            gpusync__trace_work(GPUSYNC_TRACE_SENT, w);
+    }
     if (missed || moves) {
         gpusync__lock(dev);
         gpusync__finish(dev, &after);
@@ -6273,15 +6274,7 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
         gpusync__reach(t, value, &after);
         gpusync__write_later(t, &after);
     }
-    bool traces = dev->trace && result == GPUSYNC_OK;
-    uint64_t now = traces ? gpusync_now_ns() : 0;
-    if (traces)
-        gpusync__keep(&t->target);
     gpusync__finish(dev, &after);
-    if (traces) {
-        gpusync__trace_value(&t->target, value, now);
-        gpusync__unref(&t->target);
-    }
     return result;
 }
 
@@ -6822,27 +6815,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, 
     return GPUSYNC_OK;
 }
 
-/* The program says that nothing else runs. What may still do so, as a handler that has begun, has a reference to the
-   device; the program has one, and each target. */
-GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user)
+GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *trace)
 {
-    gpusync__sleeper s;
-    uint32_t held = 1;
     if (!device)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__in_callback(device))
-        return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync__lock(device);
-    for (const gpusync__target *t = device->targets; t; t = t->next)
-        held++;
-    gpusync__unlock(device);
-    gpusync__sleeper_init(&s, device, NULL, 0);
-    gpusync__outlast(device, &s, &device->refs, held, gpusync_now_ns() + GPUSYNC__IDLE_NS);
-    gpusync__sleeper_end(&s, device);
-    if (GPUSYNC__LOAD_SEQ(&device->refs) > held)
-        return GPUSYNC_ERROR_IN_USE;
-    device->trace = fn;
-    device->trace_user = user;
+    GPUSYNC__STORE(&device->trace, trace);
     return GPUSYNC_OK;
 }
 
@@ -7409,7 +7386,7 @@ GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_war
 GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
                                           gpusync_error *error))
 GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue, gpusync_stats *stats))
-GPUSYNC__STUB(gpusync_device_set_trace(gpusync_device *device, gpusync_trace_fn fn, void *user))
+GPUSYNC__STUB(gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *trace))
 GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done, size_t *total))
 GPUSYNC__STUB_DESTROY(gpusync_warmup_destroy(gpusync_warmup *warmup), warmup)
 #undef GPUSYNC__STUB
