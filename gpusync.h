@@ -329,7 +329,7 @@ extern "C" {
     X(ERROR_QUEUE_FULL, -20,                                                                                       \
       "the queue has no room: wait for earlier work, or commit or discard open command buffers")                   \
     X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already: it cannot be held, nor have waits and signals") \
-    X(ERROR_COMPILE, -22, "a shader does not compile; gpusync_warmup_pipeline tells why")
+    X(ERROR_COMPILE, -22, "an item of a warm-up cannot be made; gpusync_warmup_get tells why")
 /* clang-format on */
 
 /** What a call returns. Zero: success. Positive: not an error, the answer is "not yet". Negative: an error.
@@ -348,7 +348,7 @@ GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
 typedef struct gpusync_device gpusync_device;     /**< Stands for an MTLDevice: hooks, callbacks. */
 typedef struct gpusync_queue gpusync_queue;       /**< Stands for an MTLCommandQueue: tickets, failures. */
 typedef struct gpusync_timeline gpusync_timeline; /**< A number that only rises, in an MTLSharedEvent: >>more. */
-typedef struct gpusync_warmup gpusync_warmup;     /**< Pipelines that are compiled in advance: >>rare. */
+typedef struct gpusync_warmup gpusync_warmup;     /**< What is made in advance, as pipelines: >>rare. */
 typedef struct gpusync_hooks gpusync_hooks;       /**< How a wait sleeps: >>rare. */
 typedef struct gpusync_spin gpusync_spin;         /**< How long a wait spins: >>rare. */
 
@@ -1224,55 +1224,54 @@ typedef struct gpusync_trace {
     Returns  OK.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *GPUSYNC_OPT trace);
 
-/** A compute pipeline to compile: a function of a source text or of a library, one of which is NULL. Pass a library
-    where several pipelines are of one text: else each compiles the text. */
-typedef struct gpusync_pipeline_desc {
-    const char *GPUSYNC_OPT source; /**< Metal's shading language. */
-    void *GPUSYNC_OPT library;      /**< An MTLLibrary; retained. */
-    const char *function;           /**< Its name. */
-} gpusync_pipeline_desc;
+/** Makes item i: with OK sets *made to an Objective-C object whose reference becomes gpusync's (ARC: __bridge_retained),
+    or leaves NULL. error is zeroed: fill failure, code and texts if you know them; the rest is gpusync's. Runs with an
+    autorelease pool, no lock, on a dispatch queue or in gpusync_warmup_get. Must not call this warm-up.
+    Returns  OK; a negative result, which every call for the item gets. A positive one counts as ERROR_COMPILE. */
+typedef gpusync_result (*gpusync_warmup_fn)(void *GPUSYNC_OPT user, size_t i, void *GPUSYNC_OPT *GPUSYNC_REQ made,
+                                            gpusync_error *error);
 
-/** What to warm up. */
+/** What to make in advance: pipelines of any kind, first kernels, compiled code. */
 typedef struct gpusync_warmup_desc {
-    const gpusync_pipeline_desc *GPUSYNC_OPT pipelines; /**< To compile, each listed once. Copied. */
-    size_t pipeline_count;                              /**< 0: pipelines may be NULL. */
-    bool disabled; /**< Nothing is compiled in advance: gpusync_warmup_pipeline compiles what is asked for. */
+    gpusync_warmup_fn GPUSYNC_OPT fn; /**< Required, unless count is 0. */
+    void *GPUSYNC_OPT user;           /**< Passed to fn; valid until the destroy has returned. */
+    size_t count;                     /**< Items: 0 to count - 1. */
+    bool disabled;                    /**< Nothing is made in advance: gpusync_warmup_get makes what is asked for. */
 } gpusync_warmup_desc;
 
-/** Compile pipelines in advance, in their order, on a dispatch queue of quality of service "user initiated": the first
-    use of a shader is slow. Any number of threads may use the warm-up, and each pipeline compiles once.
-    Returns  OK: it has begun; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_INVALID_ARGUMENT also: a pipeline without a
-             function, with both a source and a library, with none, or with a library that is not one.
+/** Make items in advance, in their order, on a serial dispatch queue of gpusync's own of quality of service "user
+    initiated": the first use of a shader is slow. Any number of threads may use the warm-up, and each item is made once.
+    Returns  OK: it has begun; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST.
     Threads any   Blocks no   Owns the device must outlive the warm-up */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
                                                                   const gpusync_warmup_desc *desc,
                                                                   gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
 
-/** Wait until all pipelines are compiled. A failure does not stop the others.
+/** Wait until all items are made. A failure does not stop the others.
     done, total  Get how many were tried, and how many there are; with TIMEOUT done is less. May be NULL. If the warm-up
                  is disabled both are 0, and the call does not wait. With a timeout of 0 the call reads the progress.
-    Returns  OK; ERROR_COMPILE: all were tried, and one failed: see gpusync_warmup_pipeline; TIMEOUT; ERROR_DESTROYED;
+    Returns  OK; the result of the lowest item that failed, when all were tried; TIMEOUT; ERROR_DESTROYED;
              ERROR_DEVICE_LOST; ERROR_WOULD_DEADLOCK: as gpusync_wait.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
                                                                  size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
 
-/** Get one pipeline. With a limit above 0 the call compiles it, or waits for it if its compilation has begun.
-    i           The pipeline's number in the desc, from 0.
-    timeout_ns  0: does not compile, and does not wait.
-    error       With ERROR_COMPILE: gets Metal's text, and the function's name as its label. May be NULL.
-    Returns  OK; ERROR_COMPILE; else as gpusync_warmup_wait. ERROR_INVALID_ARGUMENT also: no such number.
-    Threads any   Blocks while it compiles, else as gpusync_wait
-    Owns *out is an MTLComputePipelineState, borrowed for as long as the warm-up lives */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i,
-                                                                     uint64_t timeout_ns,
-                                                                     void *GPUSYNC_OPT *GPUSYNC_REQ out,
-                                                                     gpusync_error *GPUSYNC_OPT error);
+/** Get item i: runs fn in this call if it has not begun, else waits for it. timeout_ns bounds the wait, not fn.
+    timeout_ns  0: does not run fn, and does not wait.
+    made        Gets the object, borrowed while the warm-up lives, or NULL.
+    error       Gets that of fn, with a label "item 3" if fn gave none; else is unchanged. May be NULL.
+    Returns  OK; the result of fn; TIMEOUT; ERROR_DEVICE_LOST: not begun when the device was lost; ERROR_DESTROYED;
+             ERROR_WOULD_DEADLOCK: in a callback, or in fn, if the item is not made yet. ERROR_INVALID_ARGUMENT also: no
+             such item.
+    Threads any   Blocks while fn runs, else as gpusync_wait */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns,
+                                                                void *GPUSYNC_OPT *GPUSYNC_REQ made,
+                                                                gpusync_error *GPUSYNC_OPT error);
 
-/** Destroy a warm-up. Pipelines whose compilation has not begun are skipped; waits end with ERROR_DESTROYED.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
-    Threads one, see >>threads   Blocks until what compiles now is compiled, which may take seconds
-    Owns releases its pipelines */
+/** Destroy a warm-up. Items that have not begun are skipped; waits end with ERROR_DESTROYED.
+    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback or in fn, nothing has changed; ERROR_DESTROYED: another call
+             destroys it.
+    Threads one, see >>threads   Blocks until fn has returned, which may take seconds   Owns releases what was made */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT warmup);
 
 /** The clock of deadline_ns and of timeouts.
@@ -1319,11 +1318,11 @@ GPUSYNC_API uint32_t gpusync_version(void);
 /* How it works, on one page. Names of functions in brackets.
 
    STRUCTURES, at >>objects
-     target     what rises: the tickets of a queue, the values of a timeline, the pipelines that a warm-up has
+     target     what rises: the tickets of a queue, the values of a timeline, the items that a warm-up has
      entry      what waits for a number of a target: a sleeper, a callback, or a link of work
      queue      a target; its committed work in the order of commits; open work; failures on record; room
      timeline   a target; an event; the signals that committed work is to make, by value
-     warm-up    a target; pipelines
+     warm-up    a target; items
      work       what ends as one, with its command buffers, and links: its waits and signals
      sleeper    a thread in a wait, on its stack
      after      what a thread does when it has unlocked: unpark, write and read events, send, log, ask for callbacks
@@ -1539,9 +1538,8 @@ static void gpusync__send_void_id(void *self, void *sel, void *other)
     X(encodeWaitForEvent, "encodeWaitForEvent:value:") X(error, "error") X(errorState, "errorState") \
     X(gpuEndTime, "GPUEndTime") X(gpuStartTime, "GPUStartTime") X(label, "label") \
     X(localizedDescription, "localizedDescription") \
-    X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:") X(newFunction, "newFunctionWithName:") \
-    X(newLibrary, "newLibraryWithSource:options:error:") X(newObject, "new") \
-    X(newPipeline, "newComputePipelineStateWithFunction:error:") X(newQueue4, "newMTL4CommandQueue") \
+    X(newCommandQueueWithMax, "newCommandQueueWithMaxCommandBufferCount:") X(newObject, "new") \
+    X(newQueue4, "newMTL4CommandQueue") \
     X(newQueue4With, "newMTL4CommandQueueWithDescriptor:error:") X(newSharedEvent, "newSharedEvent") \
     X(notifyListener, "notifyListener:atValue:block:") X(objectAtIndex, "objectAtIndex:") \
     X(objectForKey, "objectForKey:") X(registryID, "registryID") X(setErrorOptions, "setErrorOptions:") \
@@ -1742,7 +1740,7 @@ typedef struct gpusync__sleeper {
     uint64_t since_ns, deadline_ns; /* for the report */
 } gpusync__sleeper;
 
-/* What a thread waits for. NUMBER: a ticket, a value, or so many pipelines; ALL: everything up to a ticket; then what
+/* What a thread waits for. NUMBER: a ticket, a value, or so many items; ALL: everything up to a ticket; then what
    has no number, and is checked under the lock alone: ROOM: a place for a command buffer, which the wait takes; CALLS:
    that no other thread runs a callback of the target. A new kind also stands in gpusync__goal_stands and
    gpusync__look_at, has a waker (>>wait), and words in gpusync__write_waits and gpusync__log_timeout. */
@@ -1782,7 +1780,7 @@ enum {
     GPUSYNC__CLOSED = 8  /* a destroy has begun */
 };
 
-/* What rises: the tickets of a queue, the values of a timeline, the number of pipelines that a warm-up has compiled.
+/* What rises: the tickets of a queue, the values of a timeline, the number of items that a warm-up has made.
    The first field of each. */
 typedef struct gpusync__target {
     gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
@@ -1945,18 +1943,19 @@ struct gpusync_timeline {
 
 enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
 
-/* A pipeline of a warm-up. */
+/* An item of a warm-up. */
 typedef struct gpusync__item {
-    void *source, *function, *library; /* NSStrings and an MTLLibrary, +1; source or library is NULL */
-    void *pipeline;                    /* +1, or NULL. Read without the lock once it is DONE, as `error` */
-    gpusync_error error;               /* of a failure */
+    void *made;          /* +1, or NULL. Read without the lock once it is DONE, as `error` */
+    gpusync_error error; /* of a failure */
     uint8_t state;
 } gpusync__item;
 
 struct gpusync_warmup {
-    gpusync__target target; /* first. committed: how many are to be compiled */
+    gpusync__target target; /* first. committed: how many are to be made in advance */
     gpusync__item *items;
     size_t count;
+    gpusync_warmup_fn fn;
+    void *user;
     void *runner; /* the dispatch queue, or NULL */
 };
 
@@ -1973,7 +1972,7 @@ typedef struct gpusync__caller {
     struct gpusync__caller *next;
     pthread_t thread;
     const gpusync__target *target; /* of the callback */
-    uint64_t number, since_ns;     /* of its point; 0: `destroyed`, or what compiles */
+    uint64_t number, since_ns;     /* of its point; 0: `destroyed`, or an item */
     bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
 } gpusync__caller;
 
@@ -2579,12 +2578,8 @@ static void gpusync__warmup_free(gpusync__target *t)
 {
     gpusync_warmup *w = (gpusync_warmup *)(void *)t;
     void *pool = gpusync__pool_push();
-    for (size_t i = 0; i < w->count; i++) {
-        gpusync__release(w->items[i].source);
-        gpusync__release(w->items[i].function);
-        gpusync__release(w->items[i].library);
-        gpusync__release(w->items[i].pipeline);
-    }
+    for (size_t i = 0; i < w->count; i++)
+        gpusync__release(w->items[i].made);
     gpusync__pool_pop(pool);
     if (w->runner)
         gpusync__dispatch_release(w->runner);
@@ -4827,7 +4822,7 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
                        : goal->kind == GPUSYNC__ALL         ? "everything up to ticket"
                                                             : "ticket";
     if (goal->kind == GPUSYNC__ROOM || compiles)
-        snprintf(what, sizeof what, "%s", compiles ? "pipelines" : "room for a command buffer");
+        snprintf(what, sizeof what, "%s", compiles ? "items" : "room for a command buffer");
     else
         snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
@@ -6287,31 +6282,35 @@ static void gpusync__clean(char *text, size_t size)
     gpusync__copy_label(text, size, raw);
 }
 
+/* Makes an error of the program's one of gpusync's: its texts, and that no work has failed. */
+static void gpusync__adopt_error(gpusync_error *error, const char *why)
+{
+    error->ticket = error->origin = 0;
+    error->dropped = 0;
+    error->inherited = error->ran = error->in_use = false;
+    gpusync__clean(error->domain, sizeof error->domain);
+    gpusync__clean(error->message, sizeof error->message);
+    gpusync__clean(error->label, sizeof error->label);
+    gpusync__clean(error->queue_label, sizeof error->queue_label);
+    gpusync__clean(error->encoder, sizeof error->encoder);
+    if (!error->message[0])
+        gpusync__copy_text(error->message, sizeof error->message, why);
+    if (error->failure == GPUSYNC_FAILURE_NONE)
+        error->failure = GPUSYNC_FAILURE_OTHER;
+}
+
 GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
 {
-    static const char why[] = "the program failed the timeline";
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync_error error;
     if (!timeline)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION, why);
-    if (reason) {
+    memset(&error, 0, sizeof error);
+    if (reason)
         error = *reason;
-        error.ticket = error.origin = 0; /* the host failed the timeline, no work did */
-        error.dropped = 0;
-        error.inherited = error.ran = error.in_use = false;
-        gpusync__clean(error.domain, sizeof error.domain);
-        gpusync__clean(error.message, sizeof error.message);
-        gpusync__clean(error.label, sizeof error.label);
-        gpusync__clean(error.queue_label, sizeof error.queue_label);
-        gpusync__clean(error.encoder, sizeof error.encoder);
-        if (!error.message[0])
-            gpusync__copy_text(error.message, sizeof error.message, why);
-    }
+    gpusync__adopt_error(&error, "the program failed the timeline");
     if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
         error.result = GPUSYNC_ERROR_EXECUTION;
-    if (error.failure == GPUSYNC_FAILURE_NONE)
-        error.failure = GPUSYNC_FAILURE_OTHER;
     gpusync__lock(timeline->target.device);
     gpusync_result result = GPUSYNC_OK;
     if (timeline->target.alert & GPUSYNC__CLOSED)
@@ -6855,10 +6854,10 @@ static double gpusync__ms(uint64_t from, uint64_t to)
     return from < to ? (double)(to - from) / 1e6 : 0.0;
 }
 
-/* A ticket, a value, or a number of pipelines. 0: the target alone. */
+/* A ticket, a value, or a number of items. 0: the target alone. */
 static void gpusync__write_point(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number)
 {
-    static const char *const kinds[] = {"ticket", "value", "pipeline count"};
+    static const char *const kinds[] = {"ticket", "value", "item count"};
     gpusync__name(t, out->name);
     if (number)
         gpusync__write(out, "%s %s %" PRIu64 " of %s", before, kinds[t->kind], number, out->name);
@@ -7071,7 +7070,7 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
     else
         gpusync__write(out, ": %" PRIu64 " of %" PRIu64 " %s", t->head.completed,
                        q ? t->head.committed : ((gpusync_warmup *)(void *)t)->count,
-                       q ? "tickets are done" : "pipelines are compiled");
+                       q ? "tickets are done" : "items are made");
     if (t->head.submitted)
         gpusync__write(out, ", %" PRIu64 " of %" PRIu64 " UNORDERED", t->head.ended, t->head.submitted);
     if (q && !gpusync__has_room(q))
@@ -7080,7 +7079,7 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
         gpusync__write(out, ", refuses new work, as the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket,
                        q->stuck.message);
     if (t->owed)
-        gpusync__write(out, ", callbacks, releases or compilations not over: %u", (unsigned)t->owed);
+        gpusync__write(out, ", callbacks, releases or items not over: %u", (unsigned)t->owed);
     gpusync__write_waits(out, &t->entries);
     if (q)
         gpusync__write_waits(out, &q->rooms);
@@ -7110,7 +7109,7 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
                        gpusync_failure_string((gpusync_failure)dev->lost));
     for (const gpusync__caller *c = dev->callers; c; c = c->next) {
         bool compiles = c->target && c->target->kind == GPUSYNC__WARMUP;
-        const char *kind = compiles    ? "compilation"
+        const char *kind = compiles    ? "call for an item"
                            : c->number ? "callback or release"
                            : c->target ? "callback or `destroyed`"
                                        : "call of `destroyed` or of the log";
@@ -7126,46 +7125,37 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
     return out.length;
 }
 
-/* -------------------------------------------------------------------------------- >>warmup -- Pipelines, compiled in
-   their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a target whose
-   number is how many are compiled. A thread that compiles counts as one that runs a callback. */
+/* -------------------------------------------------------------------------------- >>warmup --
+   Items, made in their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a
+   target whose number is how many are made. A thread that makes one counts as one that runs a callback. */
 
-/* Compiles a pipeline. No lock is held. */
-static void gpusync__compile(void *metal, gpusync__item *item)
+/* Has the program make an item. No lock is held. */
+static void gpusync__make(const gpusync_warmup *w, size_t i)
 {
+    gpusync__item *item = &w->items[i];
     void *pool = gpusync__pool_push();
-    void *library = gpusync__retain(item->library), *ns_error = NULL;
-    if (!library)
-        library = GPUSYNC__WITH(void *, void *, void *, void **)(metal, gpusync__sel.newLibrary, item->source, NULL,
-                                                                 &ns_error);
-    void *function = GPUSYNC__WITH(void *, void *)(library, gpusync__sel.newFunction, item->function);
-    if (function)
-        item->pipeline = GPUSYNC__WITH(void *, void *, void **)(metal, gpusync__sel.newPipeline, function, &ns_error);
-    if (!item->pipeline) {
-        bool missing = library && !function;
-        gpusync__own_error(&item->error, GPUSYNC_ERROR_COMPILE,
-                           missing ? "the library has no function of this name" : "Metal gave no reason");
-        if (missing)
-            ns_error = NULL; /* that of a text with warnings */
-        if (ns_error)
-            gpusync__read_ns_error(&item->error, ns_error);
-        gpusync__copy_string(item->error.label, sizeof item->error.label, item->function);
-    }
-    gpusync__release(function);
-    gpusync__release(library);
+    gpusync_result result = w->fn(w->user, i, &item->made, &item->error);
     gpusync__pool_pop(pool);
+    item->error.result = result > GPUSYNC_OK ? GPUSYNC_ERROR_COMPILE : result;
+    if (result == GPUSYNC_OK)
+        return;
+    item->made = NULL;
+    gpusync__adopt_error(&item->error, gpusync_result_string(item->error.result));
+    if (!item->error.label[0])
+        snprintf(item->error.label, sizeof item->error.label, "item %zu", i);
 }
 
-/* Compiles a pipeline whose compilation has not begun. */
-static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
+/* Makes an item that has not begun. */
+static void gpusync__make_once(gpusync_warmup *w, size_t i)
 {
     gpusync__target *t = &w->target;
     gpusync_device *dev = t->device;
+    gpusync__item *item = &w->items[i];
     gpusync__caller self;
     gpusync__after after = GPUSYNC__NOTHING;
     uint64_t now = gpusync_now_ns();
     gpusync__lock(dev);
-    bool begins = item->state == GPUSYNC__IDLE && !(t->alert & GPUSYNC__CLOSED);
+    bool begins = item->state == GPUSYNC__IDLE && !(t->alert & (GPUSYNC__CLOSED | GPUSYNC__LOST));
     if (begins) {
         GPUSYNC__STORE(&item->state, GPUSYNC__RUNNING);
         t->owed++;
@@ -7174,7 +7164,7 @@ static void gpusync__compile_once(gpusync_warmup *w, gpusync__item *item)
     gpusync__unlock(dev);
     if (!begins)
         return;
-    gpusync__compile(dev->metal, item);
+    gpusync__make(w, i);
     gpusync__lock(dev);
     GPUSYNC__STORE(&item->state, GPUSYNC__DONE);
     GPUSYNC__STORE(&t->head.completed, t->head.completed + 1);
@@ -7189,28 +7179,8 @@ static void gpusync__warm(void *context)
 {
     gpusync_warmup *w = (gpusync_warmup *)context;
     for (size_t i = 0; i < w->count; i++)
-        gpusync__compile_once(w, &w->items[i]);
+        gpusync__make_once(w, i);
     gpusync__unref(&w->target);
-}
-
-/* Copies what is to be compiled. False: no memory. */
-static bool gpusync__warmup_fill(gpusync_warmup *w, const gpusync_warmup_desc *desc)
-{
-    size_t count = desc->pipeline_count;
-    if (count > SIZE_MAX / 2 / sizeof *w->items)
-        return false;
-    w->items = (gpusync__item *)gpusync__zeroed((count + 1) * sizeof *w->items);
-    w->count = w->items ? count : 0;
-    w->target.head.committed = desc->disabled ? 0 : count;
-    void *pool = gpusync__pool_push();
-    for (size_t i = 0; i < w->count; i++) {
-        const gpusync_pipeline_desc *p = &desc->pipelines[i];
-        w->items[i].source = p->source ? gpusync__retain(gpusync__label(p->source)) : NULL;
-        w->items[i].function = gpusync__retain(gpusync__label(p->function));
-        w->items[i].library = gpusync__retain(p->library);
-    }
-    gpusync__pool_pop(pool);
-    return w->items != NULL;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
@@ -7218,26 +7188,23 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
 {
     if (out)
         *out = NULL;
-    bool valid = device && out && desc && (desc->pipelines || !desc->pipeline_count);
-    for (size_t i = 0; valid && i < desc->pipeline_count; i++) {
-        const gpusync_pipeline_desc *p = &desc->pipelines[i];
-        void *cls = gpusync__class_of(p->library);
-        valid = p->function && !p->source != !p->library &&
-                (p->source || gpusync__class_responds(cls, gpusync__sel.newFunction));
-    }
-    if (!valid)
+    if (!device || !out || !desc || (desc->count && !desc->fn))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_warmup *w = (gpusync_warmup *)gpusync__zeroed(sizeof *w);
+    bool fits = desc->count < SIZE_MAX / 2 / sizeof(gpusync__item);
+    gpusync_warmup *w = fits ? (gpusync_warmup *)gpusync__zeroed(sizeof *w) : NULL;
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    gpusync_result result = gpusync__warmup_fill(w, desc) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK && !desc->disabled)
+    w->fn = desc->fn;
+    w->user = desc->user;
+    w->target.head.committed = desc->disabled ? 0 : desc->count;
+    w->items = (gpusync__item *)gpusync__zeroed((desc->count + 1) * sizeof *w->items);
+    w->count = w->items ? desc->count : 0;
+    if (!desc->disabled)
         w->runner = gpusync__dispatch_queue_create(
             "gpusync warm-up", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
-    if (result == GPUSYNC_OK && !desc->disabled && !w->runner)
-        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK)
-        result = gpusync__target_begin(&w->target, device, GPUSYNC__WARMUP);
+    bool made = w->items && (w->runner || desc->disabled);
+    gpusync_result result =
+        made ? gpusync__target_begin(&w->target, device, GPUSYNC__WARMUP) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result != GPUSYNC_OK) {
         gpusync__warmup_free(&w->target);
         GPUSYNC_FREE(w);
@@ -7273,20 +7240,20 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint6
     return result;
 }
 
-GPUSYNC__SELDOM gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns,
-                                                       void **out, gpusync_error *error)
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **made,
+                                                  gpusync_error *error)
 {
-    if (out)
-        *out = NULL;
-    if (!warmup || !out || i >= warmup->count)
+    if (made)
+        *made = NULL;
+    if (!warmup || !made || i >= warmup->count)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__target *t = &warmup->target;
     gpusync__keep(t);
     gpusync__item *item = &warmup->items[i];
     uint64_t now = gpusync_now_ns(), deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
     gpusync_result result = GPUSYNC_OK;
-    if (timeout_ns)
-        gpusync__compile_once(warmup, item);
+    if (timeout_ns && !gpusync__in_callback(t->device))
+        gpusync__make_once(warmup, i);
     for (;;) {
         uint64_t next =
             GPUSYNC__LOAD(&t->head.completed) + 1; /* before the state: an end between the two is not missed */
@@ -7297,7 +7264,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_pipeline(gpusync_warmup *warmup, s
         result = gpusync__await_one(t, GPUSYNC__NUMBER, next, left, false);
     }
     if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE) {
-        *out = item->pipeline;
+        *made = item->made;
         result = item->error.result;
         if (error && result != GPUSYNC_OK)
             *error = item->error;
@@ -7383,8 +7350,8 @@ GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *use
 GPUSYNC__STUB(gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object))
 GPUSYNC__STUB_OUT(gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *out))
 GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
-GPUSYNC__STUB_OUT(gpusync_warmup_pipeline(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
-                                          gpusync_error *error))
+GPUSYNC__STUB_OUT(gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
+                                     gpusync_error *error))
 GPUSYNC__STUB(gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue, gpusync_stats *stats))
 GPUSYNC__STUB(gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *trace))
 GPUSYNC__STUB(gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done, size_t *total))
