@@ -494,21 +494,15 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
 /** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
-    command_buffer  Of the same MTLCommandQueue, from gpusync_command_buffer_create or from anywhere else; not a wrapper
-                    that replaces its command buffer (MPSCommandBuffer after commitAndContinue: see
-                    gpusync_commit_marker). End its encoders before, and add nothing afterwards: Metal may get it later.
+    command_buffer  Of the same MTLCommandQueue, made anywhere; not a wrapper that replaces its command buffer
+                    (MPSCommandBuffer: see gpusync_commit_marker). End its encoders before, and add nothing afterwards.
                     One that was made elsewhere needs no room, but counts.
-    Returns  OK: sent; or held, for held work before it, a wait in the buffer, or the order of its signals; or ended,
-             never sent, since what it waits for has failed. Never call waitUntilCompleted on a buffer that may be held.
-             After an error the buffer is as before, open or not: commit it later, or (not enqueued) discard it.
-             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so it
-             cannot be held behind held work: try again later; or, for good, it has encoded waits or signals: call
-             [buffer commit], then discard it, and the GPU makes its waits, and no signals. Enqueue only where nothing
-             strict is submitted, and no wait encoded. Until its commit Metal runs nothing behind an enqueued buffer.
-             Several may be committed in any order: that of the commits is that of the tickets. ERROR_NOT_RISING: it
-             signals a value that it may not ("Order of values"). The failure of a timeline that it is to signal.
-             ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure.
-             ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
+    Returns  OK: sent; or held; or ended, never sent, since what it waits for has failed. Never call waitUntilCompleted
+             on a buffer that may be held. After an error the buffer is as before: commit it later, or discard it.
+             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: see "Enqueued" in >>more.
+             ERROR_NOT_RISING: it signals a value that it may not ("Order of values"). The failure of a timeline that it
+             is to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure. ERROR_WRONG_QUEUE;
+             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
@@ -584,18 +578,24 @@ typedef struct gpusync_times {
     times    May be NULL. Gets the GPU's times when the call returns how the ticket ended, else zeros. They are zero
              until the completed handler has run, for work that never ran, for EVERYTHING, and for a ticket that 256
              newer ones followed.
-    Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more; or held work
-             that ended so: that is on record. Otherwise the ticket has ended: OK; ERROR_EXECUTION; ERROR_CANCELLED;
-             ERROR_NOT_RISING: its signal was overtaken while it was held; ERROR_RESULT_UNKNOWN: its failure, or that of
-             what it waited for, was dropped from the record; or 256 newer tickets followed it, and failures were
-             dropped, so that its success is not known either; the failure of what it waited for, also ERROR_DESTROYED,
-             ERROR_DEVICE_LOST and a program's own result of gpusync_timeline_fail. With any of these the GPU is
-             finished with this work, unless it was given up (abandon, destroy on a lost device). EVERYTHING: OK, or the
-             failure that gpusync_wait would return, which stays to be returned.
-             ERROR_INVALID_TICKET: above what was committed.
+    Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more. Otherwise the
+             ticket has ended, and the GPU is finished with its work, unless that was given up (abandon, destroy on a
+             lost device): OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was
+             held; ERROR_DEVICE_LOST: it was held; ERROR_RESULT_UNKNOWN: its failure, or that of what it waited for, was
+             dropped from the record, or may have been; the failure of what it waited for. EVERYTHING: OK, or the
+             failure that gpusync_wait would return, which stays to be returned. ERROR_INVALID_TICKET: above what was
+             committed.
     Threads any, also in callbacks   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket,
                                                           gpusync_times *GPUSYNC_OPT times);
+
+/* Everything. A wait for GPUSYNC_EVERYTHING covers all that its queue has committed, UNORDERED work, too. It returns
+   the oldest failure on record, ERROR_CANCELLED too, that had not been told when it began. When it returns one, all up
+   to the newest one of the tickets that it covers count as told. So waits that overlap each return it, and one that
+   begins later does not: threads that share a queue wait for their tickets. A failure of UNORDERED work counts as soon
+   as it is on record. If the oldest was pushed off the record, the oldest that is left is returned, of whatever work,
+   with gpusync_error.dropped. While a failure sticks, a wait for everything that has no older one to tell returns it.
+   After a TIMEOUT none is told. To see every failure use gpusync_queue_next_error. */
 
 typedef struct gpusync_error gpusync_error;
 
@@ -612,20 +612,13 @@ typedef struct gpusync_wait_options {
 } gpusync_wait_options;
 
 /** Wait until a ticket has ended: all tickets before it have, too. A wait for what is done costs two loads.
-    ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call, UNORDERED work, too. The wait
-             returns the oldest failure on record, ERROR_CANCELLED too, that had not been told when it began. When it
-             returns one, all up to the newest one of the tickets that it covers count as told. So waits that overlap
-             each return it, and one that begins later does not: threads that share a queue wait for their tickets. A
-             failure of UNORDERED work counts as soon as it is on record. If the oldest one was pushed off the record,
-             the oldest that is left is returned, of whatever work (gpusync_error.dropped). While a failure sticks, each
-             wait for everything that has no older one to tell returns it. To see every failure use
-    gpusync_queue_next_error. Work that has ended by the deadline counts as ended. A wait that timed out can be
-    repeated.
+    ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call. See "Everything" above.
+    Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
-             ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
-             handlers, one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of
-             the device the ticket had not ended, or a handler not run. ERROR_WOULD_DEADLOCK: in a callback where the
-             call would have to wait, even if the timeout is 0: use gpusync_poll.
+             ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with handlers,
+             one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of the device
+             the ticket had not ended, or a handler not run. ERROR_WOULD_DEADLOCK: in a callback where the call would
+             have to wait, even if the timeout is 0: use gpusync_poll.
     Threads any   Blocks up to timeout_ns, in the yield and park hooks, with no lock held   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns,
@@ -928,6 +921,11 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    the GPU waits for that before it signals, as far as the host ends such a wait whatever happens (the event is the
    timeline's own, or order_only); otherwise the work is held until the lower value is reached.
 
+   Enqueued. A command buffer that the program has enqueued cannot be held: while ordered work is held its commit is
+   ERROR_ENQUEUED, and with encoded waits or signals for good (call [buffer commit], then discard it: the GPU makes its
+   waits, and no signals). Enqueue only where no work waits. Until its commit Metal runs nothing behind an enqueued
+   buffer. Several may be committed in any order: that of the commits is that of the tickets.
+
    Failure. The value is reached when the work has succeeded. If the work fails, a timeline that is not order_only fails
    with its error: its own event gets UINT64_MAX, and what waits for it fails. Work that waits on the GPU then stops
    waiting, and runs on whatever its input contains; its ticket fails. Work that only signals the timeline does not fail
@@ -1224,9 +1222,10 @@ typedef struct gpusync_trace {
     Returns  OK.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *GPUSYNC_OPT trace);
 
-/** Makes item i: with OK sets *made to an Objective-C object whose reference becomes gpusync's (ARC: __bridge_retained),
-    or leaves NULL. error is zeroed: fill failure, code and texts if you know them; the rest is gpusync's. Runs with an
-    autorelease pool, no lock, on a dispatch queue or in gpusync_warmup_get. Must not call this warm-up.
+/** Makes item i: with OK sets *made to an Objective-C object whose reference becomes gpusync's (ARC:
+    __bridge_retained), or leaves NULL. error is zeroed: fill failure, code and texts if you know them; the rest is
+    gpusync's. Runs with an autorelease pool, no lock, on a dispatch queue or in gpusync_warmup_get. Must not call this
+    warm-up.
     Returns  OK; a negative result, which every call for the item gets. A positive one counts as ERROR_COMPILE. */
 typedef gpusync_result (*gpusync_warmup_fn)(void *GPUSYNC_OPT user, size_t i, void *GPUSYNC_OPT *GPUSYNC_REQ made,
                                             gpusync_error *error);
@@ -1240,7 +1239,8 @@ typedef struct gpusync_warmup_desc {
 } gpusync_warmup_desc;
 
 /** Make items in advance, in their order, on a serial dispatch queue of gpusync's own of quality of service "user
-    initiated": the first use of a shader is slow. Any number of threads may use the warm-up, and each item is made once.
+    initiated": the first use of a shader is slow. Any number of threads may use the warm-up, and each item is made
+    once.
     Returns  OK: it has begun; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST.
     Threads any   Blocks no   Owns the device must outlive the warm-up */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
