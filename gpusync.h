@@ -5365,19 +5365,25 @@ static void gpusync__open(gpusync_queue *q, gpusync__work *w)
     gpusync__put(q->open.prev, &w->place);
 }
 
-/* Takes a place for a command buffer, and waits for it. */
+/* Takes a place for a command buffer. While threads wait for one there is none: a free place becomes theirs. */
+static gpusync_result gpusync__reserve(gpusync__work *w)
+{
+    gpusync_queue *q = w->queue;
+    gpusync__lock(q->target.device);
+    w->room = gpusync__has_room(q);
+    q->room += w->room;
+    gpusync__unlock(q->target.device);
+    return w->room ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
+}
+
+/* The same, and waits for it. */
 static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 {
     gpusync_queue *q = w->queue;
     gpusync_result result = gpusync__refuses(q, false);
-    if (result != GPUSYNC_OK)
+    if (result != GPUSYNC_OK || gpusync__reserve(w) == GPUSYNC_OK)
         return result;
-    gpusync__lock(q->target.device);
-    bool free = q->rooms.next == &q->rooms && gpusync__has_room(q);
-    q->room += free;
-    gpusync__unlock(q->target.device);
-    if (!free)
-        result = gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
+    result = gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
     w->room = result == GPUSYNC_OK;
     return result;
 }
@@ -5498,6 +5504,15 @@ GPUSYNC__SELDOM gpusync_result gpusync_command_buffer_discard(gpusync_queue *que
     return w ? GPUSYNC_OK : GPUSYNC_ERROR_UNKNOWN_BUFFER;
 }
 
+/* Whether a command buffer may be committed, or be held: ALREADY_COMMITTED, ENQUEUED, or OK. */
+static inline gpusync_result gpusync__check_status(void *buffer)
+{
+    unsigned long status = gpusync__status(buffer);
+    if (status >= GPUSYNC__STATUS_COMMITTED)
+        return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    return status == GPUSYNC__STATUS_NOT_ENQUEUED ? GPUSYNC_OK : GPUSYNC_ERROR_ENQUEUED;
+}
+
 /* -- command buffers that were made elsewhere */
 
 /* Whether this is the class of a command buffer of the queue's kind. One of the other kind answers other messages. */
@@ -5604,18 +5619,6 @@ static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
         q->front[unordered] = w;
 }
 
-/* Holds work that has its ticket. may: NOT_YET, or BADLY: it ends. */
-static void gpusync__hold(gpusync_queue *q, gpusync__work *w, int may, gpusync__after *after)
-{
-    w->state = GPUSYNC__HELD;
-    q->held_count++;
-    if (!q->held && !w->unordered)
-        q->held = w;
-    q->stats.held += may == GPUSYNC__NOT_YET;
-    if (may == GPUSYNC__BADLY)
-        gpusync__give_up(w, after);
-}
-
 /* Lists the signals of work, and judges it. front: no held work is in front of it. */
 static __attribute__((__noinline__)) int gpusync__admit_links(gpusync_queue *q, gpusync__work *w, bool front,
                                                               gpusync__after *after)
@@ -5635,10 +5638,17 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpu
     int may = w->links ? gpusync__admit_links(q, w, front, after) : front ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
     w->since_ns = now ? now : w->since_ns;
     gpusync__line_up(q, w);
-    if (may == GPUSYNC__WELL)
+    if (may == GPUSYNC__WELL) {
         gpusync__set_out(q, w, after);
-    else
-        gpusync__hold(q, w, may, after);
+        return;
+    }
+    w->state = GPUSYNC__HELD;
+    q->held_count++;
+    if (!q->held && !w->unordered)
+        q->held = w;
+    q->stats.held += may == GPUSYNC__NOT_YET;
+    if (may == GPUSYNC__BADLY) /* it never runs */
+        gpusync__give_up(w, after);
 }
 
 /* Whether the command buffers of a submission may be part of it. */
@@ -5766,17 +5776,6 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     else if (foreign)
         gpusync__drop(foreign);
     return result;
-}
-
-/* Takes a place for a command buffer of gpusync's own, or for work that has none. */
-static gpusync_result gpusync__reserve(gpusync__work *w)
-{
-    gpusync_queue *q = w->queue;
-    gpusync__lock(q->target.device);
-    w->room = gpusync__has_room(q);
-    q->room += w->room;
-    gpusync__unlock(q->target.device);
-    return w->room ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
 }
 
 /* Makes a command buffer of gpusync's own, +1, or NULL. */
@@ -5931,11 +5930,8 @@ static gpusync__work *gpusync__open_foreign(gpusync_queue *q, void *buffer, gpus
    none. */
 static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *opened, gpusync_result *result)
 {
-    unsigned long status = gpusync__status(buffer);
-    if (status != GPUSYNC__STATUS_NOT_ENQUEUED) {
-        *result = status < GPUSYNC__STATUS_COMMITTED ? GPUSYNC_ERROR_ENQUEUED : GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if ((*result = gpusync__check_status(buffer)) != GPUSYNC_OK)
         return NULL;
-    }
     gpusync__lock(q->target.device);
     gpusync__work *w = gpusync__find_open(q, buffer);
     gpusync__unlock(q->target.device);
@@ -6004,9 +6000,8 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     gpusync_result result = gpusync__check_foreign(q, buffer);
     if (result != GPUSYNC_OK)
         return result;
-    unsigned long status = q->metal4 ? GPUSYNC__STATUS_NOT_ENQUEUED : gpusync__status(buffer);
-    if (status != GPUSYNC__STATUS_NOT_ENQUEUED)
-        return status < GPUSYNC__STATUS_COMMITTED ? GPUSYNC_ERROR_ENQUEUED : GPUSYNC_ERROR_ALREADY_COMMITTED;
+    if (!q->metal4 && (result = gpusync__check_status(buffer)) != GPUSYNC_OK)
+        return result;
     w->buffers[w->count++] = gpusync__retain(buffer);
     return GPUSYNC_OK;
 }
@@ -6093,11 +6088,10 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
         return gpusync__commit4(queue, command_buffer, ticket);
     if (!gpusync__fits(queue, command_buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    unsigned long status = gpusync__status(command_buffer);
-    bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
-    if (status >= GPUSYNC__STATUS_COMMITTED)
-        return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    return gpusync__enter(queue, NULL, command_buffer, enqueued, ticket);
+    gpusync_result status = gpusync__check_status(command_buffer);
+    if (status == GPUSYNC_ERROR_ALREADY_COMMITTED)
+        return status;
+    return gpusync__enter(queue, NULL, command_buffer, status == GPUSYNC_ERROR_ENQUEUED, ticket);
 }
 
 /* ----------------------------------------------------------------------------- >>timelines -- */
