@@ -50,7 +50,7 @@ static struct run {
     bool lost, incomplete;     /* the device; for a call was refused with that, or told it */
     void *culprit, *late;      /* buffers */
     unsigned begun, ended;     /* in the trace */
-    unsigned issued;           /* ... held work, after the loss */
+    unsigned sent;             /* ... after the loss */
     gpusync_result result;     /* of the last TRY */
 } run;
 
@@ -269,10 +269,12 @@ static void see_value(unsigned timeline, uint64_t wanted, gpusync_result result)
 
 static void trace(void *user, const gpusync_trace_event *event)
 {
-    if (event->kind == GPUSYNC_TRACE_COMMIT || event->kind == GPUSYNC_TRACE_SUBMIT) COUNT(&run.begun);
-    if (event->kind == GPUSYNC_TRACE_COMPLETED) COUNT(&run.ended);
-    if (event->kind == GPUSYNC_TRACE_ISSUE && GET(&run.lost)) COUNT(&run.issued);
+    if (event->kind == GPUSYNC_TRACE_COMMIT) COUNT(&run.begun);
+    if (event->kind == GPUSYNC_TRACE_ENDED) COUNT(&run.ended);
+    if (event->kind == GPUSYNC_TRACE_SENT && GET(&run.lost)) COUNT(&run.sent);
 }
+
+static const gpusync_trace tracing = {trace, NULL};
 
 /* -- the program -------------------------------------------------------------------------------------------------- */
 
@@ -305,7 +307,7 @@ static void make_objects(void *event)
     const gpusync_pipeline_desc pipeline = {"kernel void mark()", NULL, "mark"};
     const gpusync_warmup_desc warmup = {&pipeline, 1, false};
     MAKE(gpusync_device_create(&device, &p.device), p.device);
-    assert_ok(gpusync_device_set_trace(p.device, trace, NULL));
+    assert_ok(gpusync_device_set_trace(p.device, &tracing));
     for (int i = QUEUES - 1; i >= 0; i--) {
         MAKE(gpusync_queue_create(p.device, &queues[i], &p.q[i]), p.q[i]);
         p.metal[i] = metal_retain(gpusync_queue_metal(p.q[i]));
@@ -477,7 +479,7 @@ static void play(stage *s)
         assert_true(GET(&still_now) - began < SECONDS(3)); /* the second of a loss, and that of the device's end */
     judge_told(true);
     assert_int_equal(run.begun, run.ended);
-    assert_in_range(run.issued, 0, 1); /* that which a thread sends at the loss */
+    assert_in_range(run.sent, 0, 1); /* that which a thread sends at the loss */
     assert_true(p.gone.calls == 1 || (hangs() && !p.gone.calls));
     if (!p.gone.calls) metal_release(p.witness);
     for (unsigned i = 0; i < 2 * QUEUES; i++) /* what was given up goes on */

@@ -57,6 +57,7 @@ int main(void)
     size_t which = 9;
     size_t count = 9;
     int calls = 0;
+    gpusync_trace trace = {traced, &calls};
 
     memset(&submission, 0, sizeof submission);
     memset(&warmup_desc, 0, sizeof warmup_desc);
@@ -135,7 +136,7 @@ int main(void)
     EXPECT(buffer == NULL);
     UNSUPPORTED(gpusync_warmup_destroy(warmup));
     UNSUPPORTED(gpusync_device_get_stats(device, queue, &stats));
-    UNSUPPORTED(gpusync_device_set_trace(device, traced, &calls));
+    UNSUPPORTED(gpusync_device_set_trace(device, &trace));
     EXPECT(gpusync_device_report(device, text, sizeof text) == 0 && text[0] == '\0');
 
     (void)gpusync_now_ns();

@@ -108,6 +108,8 @@ static void note(void *user, const gpusync_trace_event *event)
     snprintf(records[n].label, sizeof records[n].label, "%s", event->label);
 }
 
+static const gpusync_trace trace = {note, NULL};
+
 static const char *name_of(gpusync_result result)
 {
 #define NAME(name, number, text)  \
@@ -120,13 +122,12 @@ static const char *name_of(gpusync_result result)
 static void tell_trace(void)
 {
     static const char *const names[] = {
-        [GPUSYNC_TRACE_COMMIT] = "commit",         [GPUSYNC_TRACE_COMPLETED] = "completed",
-        [GPUSYNC_TRACE_WAIT_BEGIN] = "wait begin", [GPUSYNC_TRACE_WAIT_END] = "wait end",
-        [GPUSYNC_TRACE_CALLBACK] = NULL,
-    };
+        [GPUSYNC_TRACE_COMMIT] = "commit", [GPUSYNC_TRACE_ENDED] = "completed", [GPUSYNC_TRACE_WAIT] = "wait end"};
     EXPECT(record_count <= RECORDS);
     for (unsigned i = 0; i < record_count; i++) {
         const gpusync_trace_event *event = &records[i].event;
+        if (event->begin_ns)
+            tell("With gpusync", "wait begin", records[i].label, (double)event->begin_ns, "");
         if (names[event->kind])
             tell("With gpusync", names[event->kind], records[i].label, (double)event->time_ns, name_of(event->result));
     }
@@ -154,7 +155,7 @@ static void with_gpusync(void *metal_device)
     gpusync_ticket produced, consumed;
     void *producer, *consumer;
     EXPECT(gpusync_device_create(&desc, &device) == GPUSYNC_OK);
-    EXPECT(gpusync_device_set_trace(device, note, NULL) == GPUSYNC_OK);
+    EXPECT(gpusync_device_set_trace(device, &trace) == GPUSYNC_OK);
     EXPECT(gpusync_queue_create(device, NULL, &queue1) == GPUSYNC_OK);
     EXPECT(gpusync_queue_create(device, NULL, &queue2) == GPUSYNC_OK);
     EXPECT(gpusync_timeline_create(device, &timeline_desc, &timeline) == GPUSYNC_OK);
