@@ -1345,7 +1345,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
                   record, its signals pass, `completed` passes it [gpusync__publish], what waits for its ticket goes on.
                SETTLED -> gone from the queue when its handlers have come, no signal of it is listed, and Metal 4 has
                   made its signals [gpusync__leave].
-     value     committed: on `promised` [gpusync__promise] -> sent [gpusync__send_signal] -> its work settles: reached
+     value     committed: on `promised` [gpusync__admit] -> sent [gpusync__send_signal] -> its work settles: reached
                as soon as no lower signal is left [gpusync__advance], or the timeline fails [gpusync__fail].
      sleeper   checks, looks, spins; checks under the lock, lists its entries [gpusync__prepare], parks. The waker takes
                the entries off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks,
@@ -1936,8 +1936,8 @@ struct gpusync_timeline {
     void *listener; /* an MTLSharedEventListener. NULL: looks alone find the values of others */
     uint64_t armed; /* the value that Metal was asked for; 0: none */
     gpusync__listening *listening; /* of one that others signal */
-    bool traced;                   /* on a list `traced`: it has risen */
-    gpusync_timeline *next_dirty, *next_arms, *next_traced;
+    uint64_t traced;               /* the last value that was traced */
+    gpusync_timeline *next_dirty, *next_arms;
     gpusync_error error; /* of the failure */
 };
 
@@ -2022,16 +2022,15 @@ typedef struct gpusync__after {
     gpusync_queue *go;              /* queues with work to send */
     gpusync__work *dead;            /* to free */
     gpusync__work *settled;         /* to trace, with a reference each */
-    gpusync_timeline *traced;       /* the same */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
     bool watches;                   /* ... or are to become due: the device is to be watched */
     bool loses;                     /* the device: to log */
     bool more;                      /* one of the fields above is set */
 } gpusync__after;
-#define GPUSYNC__NOTHING                                                           \
-    {                                                                              \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false, false \
+#define GPUSYNC__NOTHING                                                     \
+    {                                                                        \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false, false \
     }
 
 /* Over the selectors, the devices, and what blocks of listeners lead to. */
@@ -2461,6 +2460,12 @@ static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync
         event.value = number;
     }
     return event;
+}
+
+/* Whether the program has set a trace. */
+static inline bool gpusync__traces(const gpusync_device *dev)
+{
+    return GPUSYNC__LOAD(&dev->trace) != NULL;
 }
 
 /* Gives an event to the program. Its trace may be another one, or none, by now. */
@@ -3002,26 +3007,6 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     gpusync__leave(w->queue, w, after);
 }
 
-/* Lists a signal on its timeline. */
-static void gpusync__promise(gpusync__link *link)
-{
-    gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->entry);
-    link->entry.work->listed++;
-}
-
-/* Takes off a signal of work that Metal does not have, and that comes too late: held work ends when it is judged. */
-static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
-{
-    gpusync__work *w = link->entry.work;
-    bool held = w->state == GPUSYNC__HELD; /* other work may leave with its last signal */
-    gpusync__withdraw(link, after);
-    if (!held)
-        return;
-    gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
-                  "the host, or other code, signalled its value, or a higher one, while the work was held");
-    gpusync__stir(w);
-}
-
 /* Has the event written when the thread has unlocked: >>events. */
 static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
 {
@@ -3041,32 +3026,29 @@ static void gpusync__write_again(gpusync_timeline *t, gpusync__after *after)
     gpusync__write_later(t, after);
 }
 
-/* Has it traced that the timeline has risen. */
-GPUSYNC__APART void gpusync__trace_rise(gpusync_timeline *t, gpusync__after *after)
-{
-    if (t->traced)
-        return;
-    t->traced = true;
-    gpusync__keep(&t->target);
-    t->next_traced = after->traced;
-    after->traced = t;
-    after->more = true;
-}
-
-/* The timeline has this value. The caller knows that no lower signal of sent work is left. */
+/* The timeline has this value. The caller knows that no lower signal of sent work is left: those that the value
+   overtakes are of work that Metal does not have. Held work ends when it is judged. */
 static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *after)
 {
     gpusync__target *target = &t->target;
     if (target->alert & GPUSYNC__FAILED || value <= target->head.completed)
         return;
-    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->number <= value;)
-        gpusync__overtake(gpusync__link_of(e), after);
+    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->number <= value;) {
+        gpusync__work *w = e->work;
+        bool held = w->state == GPUSYNC__HELD; /* other work may leave with its last signal */
+        gpusync__withdraw(gpusync__link_of(e), after);
+        if (!held)
+            continue;
+        gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
+                      "the host, or other code, signalled its value, or a higher one, while the work was held");
+        gpusync__stir(w);
+    }
     if (t->sent < value)
         t->sent = value;
     GPUSYNC__STORE(&target->head.completed, value);
     gpusync__wake(&target->entries, value, after);
-    if (GPUSYNC__LOAD(&target->device->trace))
-        gpusync__trace_rise(t, after);
+    if (gpusync__traces(target->device))
+        gpusync__write_later(t, after); /* which traces it */
 }
 
 /* The values that are not reached fail, now and later. */
@@ -3310,7 +3292,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         gpusync__settle_badly(q, w, after);
     w->state = GPUSYNC__SETTLED;
     q->stats.completions++;
-    if (GPUSYNC__LOAD(&q->target.device->trace))
+    if (gpusync__traces(q->target.device))
         gpusync__trace_later(w, after);
     if (w->links)
         gpusync__pass_links(w, after);
@@ -3805,7 +3787,7 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
         gpusync__unlock(dev);
         if (!sent)
             continue;
-        if (GPUSYNC__LOAD(&dev->trace) && !sent->unsent && sent->count)
+        if (gpusync__traces(dev) && !sent->unsent && sent->count)
             gpusync__trace_work(GPUSYNC_TRACE_SENT, sent);
         GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
         gpusync__work_unref(sent);
@@ -3853,8 +3835,15 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
         gpusync__lock(dev);
     }
     t->dirty = false;
+    uint64_t value = t->target.head.completed;
+    bool traces = value > t->traced;
+    t->traced = value;
     gpusync__unlock(dev);
     gpusync__pool_pop(pool);
+    if (traces && gpusync__traces(dev)) {
+        gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, &t->target, value);
+        gpusync__emit(dev, &event);
+    }
     gpusync__unref(&t->target);
 }
 
@@ -3993,29 +3982,6 @@ static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
     gpusync__unref(&q->target);
 }
 
-/* Traces the value of a timeline that has risen. */
-GPUSYNC__APART void gpusync__trace_value(gpusync_device *dev, gpusync__after *after)
-{
-    gpusync_timeline *t = after->traced;
-    gpusync__lock(dev);
-    after->traced = t->next_traced;
-    t->traced = false;
-    gpusync__unlock(dev);
-    const gpusync_trace_event event =
-        gpusync__event(GPUSYNC_TRACE_SIGNAL, &t->target, GPUSYNC__LOAD(&t->target.head.completed));
-    gpusync__emit(dev, &event);
-    gpusync__unref(&t->target);
-}
-
-/* Traces the end of work. */
-static void gpusync__trace_end(gpusync__after *after)
-{
-    gpusync__work *w = after->settled;
-    after->settled = w->next_traced;
-    gpusync__trace_work(GPUSYNC_TRACE_ENDED, w);
-    gpusync__work_unref(w);
-}
-
 /* Does what stands in `after`, but for `dead`, and what that adds. */
 static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
 {
@@ -4028,12 +3994,13 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
             gpusync__arm(dev, after);
         else if (after->go)
             gpusync__send_ready(dev, after);
-        else if (after->settled)
-            gpusync__trace_end(after);
-        else if (after->traced)
-            gpusync__trace_value(dev, after);
         else
             more = false;
+    }
+    for (gpusync__work *w; (w = after->settled) != NULL;) {
+        after->settled = w->next_traced;
+        gpusync__trace_work(GPUSYNC_TRACE_ENDED, w);
+        gpusync__work_unref(w);
     }
     if (after->failed)
         gpusync__log_failure(after->failed);
@@ -4198,8 +4165,7 @@ static void gpusync__completed(void *block, void *argument)
         gpusync__read_end(w, source, &after);
     bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
     uint64_t now = gpusync_now_ns();
-    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) &&
-        !GPUSYNC__LOAD(&dev->trace)) /* the trace tells the times of an end */
+    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !gpusync__traces(dev)) /* the trace tells the times of an end */
         gpusync__end_early(w, now);
     if (argument) {
         start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
@@ -4534,16 +4500,6 @@ static inline bool gpusync__may_end(const gpusync__goal *goal)
     return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || (goal->kind && !goal->from);
 }
 
-/* Notes what a wait has told of the goal that ended it, or that failed. */
-static void gpusync__tell(const gpusync__goal *goal)
-{
-    gpusync_queue *q = gpusync__queue_of(goal->target);
-    if (goal->kind != GPUSYNC__ALL)
-        return;
-    q->told = goal->told > q->told ? goal->told : q->told;
-    GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
-}
-
 /* Whether the wait is over. Under the lock. */
 static bool gpusync__check(gpusync__wait *wait)
 {
@@ -4554,8 +4510,12 @@ static bool gpusync__check(gpusync__wait *wait)
         all = all && goal->over;
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
-    if (over && wait->which < wait->count)
-        gpusync__tell(&wait->goals[wait->which]);
+    const gpusync__goal *goal = over && wait->which < wait->count ? &wait->goals[wait->which] : NULL;
+    if (goal && goal->kind == GPUSYNC__ALL) { /* what it has told */
+        gpusync_queue *q = gpusync__queue_of(goal->target);
+        q->told = goal->told > q->told ? goal->told : q->told;
+        GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
+    }
     return over;
 }
 
@@ -4868,7 +4828,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     gpusync__target *t = wait->goals->target;
     bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
     gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
-    uint64_t begun = GPUSYNC__LOAD(&dev->trace) ? gpusync_now_ns() : 0;
+    uint64_t begun = gpusync__traces(dev) ? gpusync_now_ns() : 0;
     bool over = gpusync__check_now(wait, true);
     bool counts = !over;
     if (counts) {
@@ -5587,13 +5547,16 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync__
 
 /* -- entering a queue */
 
-/* Whether a signal rises: above what was sent, the work's signals before it, and what the work waits for; no committed
-   work is to signal the value; and no ordered work before this in its queue a higher one. */
-static bool gpusync__rises(const gpusync__work *w, const gpusync__link *link)
+/* Whether work that has no ticket yet may have the signal: it is above what was sent, the work's signals before it, and
+   what the work waits for; no committed work is to signal the value; and no ordered work before this in its queue a
+   higher one. */
+static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
     const uint64_t value = link->entry.number;
     bool rises = value > t->sent, before = true;
+    if (t->target.alert & GPUSYNC__FAILED)
+        return t->error.result;
     for (const gpusync__entry *e = t->promised.prev; rises && e->number >= value; e = e->prev)
         rises = e->number > value && (w->unordered || e->work->unordered || e->work->queue != w->queue);
     for (const gpusync__link *other = w->links; other && rises; other = other->next) {
@@ -5602,15 +5565,7 @@ static bool gpusync__rises(const gpusync__work *w, const gpusync__link *link)
         else if (other->target == link->target && (before || !other->signal))
             rises = other->entry.number < value;
     }
-    return rises;
-}
-
-/* Whether work that has no ticket yet may have the signal. */
-static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusync__link *link)
-{
-    if (link->target->alert & GPUSYNC__FAILED)
-        return gpusync__timeline_of(link->target)->error.result;
-    return gpusync__rises(w, link) ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
+    return rises ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
 }
 
 /* Whether the timelines of the work take its signals. */
@@ -5666,8 +5621,10 @@ static __attribute__((__noinline__)) int gpusync__admit_links(gpusync_queue *q, 
                                                               gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal)
-            gpusync__promise(link);
+        if (link->signal) {
+            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->entry);
+            w->listed++;
+        }
     return front ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
 }
 
@@ -5795,7 +5752,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-    if (enters && GPUSYNC__LOAD(&dev->trace)) {
+    if (enters && gpusync__traces(dev)) {
         gpusync__trace_work(GPUSYNC_TRACE_COMMIT, w);
         if (state == GPUSYNC__SENT)
             gpusync__trace_work(GPUSYNC_TRACE_SENT, w);

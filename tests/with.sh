@@ -231,7 +231,7 @@ find_package() { # an installation that was moved
     export CMAKE_PREFIX_PATH=$out/moved
     in_cmake find_package found
     mkdir "$out/asks"
-    for wanted in 0.4 0.6 0.5.99 1; do
+    for wanted in 0.5 0.7 0.6.99 1; do
         printf '%s\n' 'cmake_minimum_required(VERSION 3.13)' 'project(app C)' "find_package(gpusync $wanted REQUIRED)" \
             >"$out/asks/CMakeLists.txt"
         refused 'compatible with requested version' app asks

@@ -32,7 +32,8 @@ int use(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline
     gpusync_device_run_callbacks(device, 1, NULL);
     gpusync_command_buffer_discard(queue, buffer);
     gpusync_queue_cancel_held(queue);
-    gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING);
+    if (gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING))
+        return 1;
     gpusync_timeline_fail(timeline, NULL);
     gpusync_queue_abandon(NULL);
     gpusync_queue_destroy_later(NULL, NULL, NULL);
