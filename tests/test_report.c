@@ -309,8 +309,8 @@ HANG(test_S9_a_slow_callback)
     while (finish_next(s->q[1])) {}
     assert_hang(s, "a slow callback", LINES("  a callback*of ticket 2 of queue 'first' has been running for 5.0 ms"),
                 LINES("device: 3 callbacks are due, to be run on the dispatch queue\n",
-                      "'first': 2 of 2 tickets are done, callbacks, releases or compilations not over: 1\n",
-                      "'second': 3 of 3 tickets are done, callbacks, releases or compilations not over: 3\n"));
+                      "'first': 2 of 2 tickets are done, callbacks, releases or items not over: 1\n",
+                      "'second': 3 of 3 tickets are done, callbacks, releases or items not over: 3\n"));
     gate_wait(&door);
     assert_in_order(notes, 3);
     end_hang(s);
@@ -897,7 +897,7 @@ on_stage_with(test_S9_callbacks_that_nothing_runs, .queues = 2, .timelines = 2,
     finish_next(s->q[0]);
     assert_hang(s, "callbacks that nothing runs", NONE,
                 LINES("1 callbacks are due, to be run by gpusync_device_run_callbacks",
-                      "callbacks, releases or compilations not over: 1"));
+                      "callbacks, releases or items not over: 1"));
     assert_int_equal(run_callbacks(s), 1);
 }
 
