@@ -726,10 +726,11 @@ static gpusync_result wait_for_items(void *warmup)
     return gpusync_warmup_wait((gpusync_warmup *)warmup, SECONDS(60), NULL, NULL);
 }
 
-static gpusync_result make(void *gate, size_t i, void **made, gpusync_error *error)
+/* stays: a gate, or NULL. */
+static gpusync_result make(void *stays, size_t i, void **made, gpusync_error *error)
 {
-    for (int k = 0; gate && k < 2; k++)
-        gate_wait(gate);
+    for (int k = 0; stays && k < 2; k++)
+        gate_wait(stays);
     return GPUSYNC_OK;
 }
 
