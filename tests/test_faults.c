@@ -294,6 +294,12 @@ static void *foreign_one(unsigned queue)
     return buffer || run.incomplete ? buffer : foreign_buffer(p.q[queue]);
 }
 
+static gpusync_result make(void *user, size_t i, void **made, gpusync_error *error)
+{
+    *made = metal_pipeline_new(gpusync_device_metal(p.device), "kernel void mark()", "mark", NULL, 0);
+    return *made ? GPUSYNC_OK : GPUSYNC_ERROR_COMPILE;
+}
+
 static void make_objects(void *event)
 {
     const gpusync_device_desc device = {
@@ -304,8 +310,7 @@ static void make_objects(void *event)
     const gpusync_timeline_desc timelines[TIMELINES] = {
         {.label = "own"}, {.label = "others", .signalled_by_others = true},
         {.label = "imported", .shared_event = event}, {.label = "order", .order_only = true}};
-    const gpusync_pipeline_desc pipeline = {"kernel void mark()", NULL, "mark"};
-    const gpusync_warmup_desc warmup = {&pipeline, 1, false};
+    const gpusync_warmup_desc warmup = {make, NULL, 1, false};
     MAKE(gpusync_device_create(&device, &p.device), p.device);
     assert_ok(gpusync_device_set_trace(p.device, &tracing));
     for (int i = QUEUES - 1; i >= 0; i--) {

@@ -191,6 +191,11 @@ enum { TICKET, REACHED, ANY, ALL, DEVICE, ROOM, WARM_UP, WITH_LIMIT, QUEUE = WIT
 static job sleepers[KINDS];
 static gpusync_warmup *warmup;
 
+static gpusync_result make(void *user, size_t i, void **made, gpusync_error *error)
+{
+    return GPUSYNC_OK;
+}
+
 static gpusync_result wait_for_warmup(void *limit)
 {
     return gpusync_warmup_wait(warmup, *(uint64_t *)limit, NULL, NULL);
@@ -480,14 +485,13 @@ static void end_sleepers(unsigned kinds, gpusync_result expected)
 
 static void shake_all_kinds(stage *s)
 {
-    const gpusync_pipeline_desc pipeline = {.source = "kernel void mark()", .function = "mark"};
-    const gpusync_warmup_desc desc = {.pipelines = &pipeline, .pipeline_count = 1};
+    const gpusync_warmup_desc desc = {.fn = make, .count = 1};
     unsigned over;
     began = go_on = false;
     for (unsigned i = 0; i < 3; i++) commit_new(s->q[i]);
     assert_ok(gpusync_on_done(at(s->t[1], 0), stay_in_callback, NULL));
     await(&began);
-    softmetal_set_dispatch_threads(1); /* which stays in the callback: nothing compiles */
+    softmetal_set_dispatch_threads(1); /* which stays in the callback: nothing is made */
     assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
     uint64_t from = gpusync_now_ns();
     fall_asleep(s, WITH_LIMIT, MS(150));

@@ -47,7 +47,7 @@ static bool begins(const char *at, const char *with)
     return strncmp(at, with, strlen(with)) == 0;
 }
 
-/* Of work, a wait, a callback or a compilation that runs. Others are of objects. */
+/* Of work, a wait, a callback or a call for an item that runs. Others are of objects. */
 static bool is_detail(const char *at)
 {
     return begins(at, "    ") || begins(at, "  a ");
@@ -309,8 +309,8 @@ HANG(test_S9_a_slow_callback)
     while (finish_next(s->q[1])) {}
     assert_hang(s, "a slow callback", LINES("  a callback*of ticket 2 of queue 'first' has been running for 5.0 ms"),
                 LINES("device: 3 callbacks are due, to be run on the dispatch queue\n",
-                      "'first': 2 of 2 tickets are done, callbacks, releases or compilations not over: 1\n",
-                      "'second': 3 of 3 tickets are done, callbacks, releases or compilations not over: 3\n"));
+                      "'first': 2 of 2 tickets are done, callbacks, releases or items not over: 1\n",
+                      "'second': 3 of 3 tickets are done, callbacks, releases or items not over: 3\n"));
     gate_wait(&door);
     assert_in_order(notes, 3);
     end_hang(s);
@@ -721,72 +721,65 @@ HANG(test_S9_work_of_Metal_4)
     assert_int_equal(objects, 4); /* no timeline of gpusync's own, which nobody made */
 }
 
-static gpusync_result wait_for_pipelines(void *warmup)
+static gpusync_result wait_for_items(void *warmup)
 {
     return gpusync_warmup_wait((gpusync_warmup *)warmup, SECONDS(60), NULL, NULL);
 }
 
-/* The level does not start: its shaders are not compiled, for libdispatch has no thread to give. */
-HANG(test_S9_a_warm_up_that_compiles)
+/* stays: a gate, or NULL. */
+static gpusync_result make(void *stays, size_t i, void **made, gpusync_error *error)
 {
-    static const char source[] = "kernel void one() {} kernel void two() {}";
-    const gpusync_pipeline_desc pipelines[] = {{source, NULL, "one"}, {source, NULL, "two"}};
-    const gpusync_warmup_desc desc = {pipelines, LENGTH(pipelines), false};
+    for (int k = 0; stays && k < 2; k++)
+        gate_wait(stays);
+    return GPUSYNC_OK;
+}
+
+/* The level does not start: its shaders are not made, for libdispatch has no thread to give. */
+HANG(test_S9_a_warm_up_that_goes_on)
+{
+    const gpusync_warmup_desc desc = {make, NULL, 2, false};
     gpusync_warmup *warmup = NULL;
     job j = {0};
     softmetal_set_dispatch_threads(0);
     assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
-    job_call(&j, wait_for_pipelines, warmup);
+    job_call(&j, wait_for_items, warmup);
     await_parked(1);
-    assert_hang(s, "a warm-up that compiles",
-                LINES("    a wait for pipeline count 2 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
-                LINES("  warm-up 5: 0 of 2 pipelines are compiled"));
+    assert_hang(s, "a warm-up that goes on",
+                LINES("    a wait for item count 2 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
+                LINES("  warm-up 5: 0 of 2 items are made\n"));
     softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
     assert_ok(job_end(&j));
     assert_ok(gpusync_warmup_destroy(warmup));
 }
 
-/* ... and one that compiles nothing in advance. */
+/* ... and one that makes nothing in advance. */
 HANG(test_S9_a_warm_up_that_is_disabled)
 {
-    static const char source[] = "kernel void one() {} kernel void two() {}";
-    const gpusync_pipeline_desc pipelines[] = {{source, NULL, "one"}, {source, NULL, "two"}};
-    const gpusync_warmup_desc desc = {pipelines, LENGTH(pipelines), true};
+    const gpusync_warmup_desc desc = {make, NULL, 2, true};
     gpusync_warmup *warmup = NULL;
-    void *pipeline = NULL;
+    void *made = NULL;
     assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
-    assert_ok(gpusync_warmup_pipeline(warmup, 1, GPUSYNC_FOREVER, &pipeline, NULL));
-    assert_non_null(strstr(read_report(s->device), ": 1 of 2 pipelines are compiled\n"));
+    assert_ok(gpusync_warmup_get(warmup, 1, GPUSYNC_FOREVER, &made, NULL));
+    assert_non_null(strstr(read_report(s->device), ": 1 of 2 items are made\n"));
     assert_ok(gpusync_warmup_destroy(warmup));
 }
 
-static void stay_in_the_compiler(void *user, softmetal_phase phase, void *object, const char *selector)
+/* The same level: the program has been about the first shader for 5 ms. */
+HANG(test_S9_an_item_that_is_being_made)
 {
-    if (phase != SOFTMETAL_BEFORE || !begins(selector, "newComputePipelineState"))
-        return;
-    gate_wait(&door);
-    gate_wait(&door);
-}
-
-/* The same level: Metal's compiler has had the first shader for 5 ms. */
-HANG(test_S9_a_shader_that_compiles)
-{
-    const gpusync_pipeline_desc pipeline = {"kernel void one() {}", NULL, "one"};
-    const gpusync_warmup_desc desc = {&pipeline, 1, false};
+    const gpusync_warmup_desc desc = {make, &door, 1, false};
     gpusync_warmup *warmup = NULL;
     job j = {0};
     gate_init(&door, 2);
-    softmetal_set_message_hook(stay_in_the_compiler, NULL);
     assert_ok(gpusync_warmup_start(s->device, &desc, &warmup));
     gate_wait(&door);
-    job_call(&j, wait_for_pipelines, warmup);
+    job_call(&j, wait_for_items, warmup);
     await_parked(1);
-    assert_hang(s, "a shader that compiles",
-                LINES("  a compilation of warm-up 5 has been running for 5.0 ms",
-                      "    a wait for pipeline count 1 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
-                LINES("  warm-up 5: 0 of 1 pipelines are compiled, callbacks, releases or compilations not over: 1\n"));
+    assert_hang(s, "an item that is being made",
+                LINES("  a call for an item of warm-up 5 has been running for 5.0 ms",
+                      "    a wait for item count 1 of warm-up 5; begun 5.0 ms ago, with 59995.0 ms left"),
+                LINES("  warm-up 5: 0 of 1 items are made, callbacks, releases or items not over: 1\n"));
     gate_wait(&door);
-    softmetal_set_message_hook(NULL, NULL);
     assert_ok(job_end(&j));
     assert_ok(gpusync_warmup_destroy(warmup));
     gate_destroy(&door);
@@ -905,7 +898,7 @@ on_stage_with(test_S9_callbacks_that_nothing_runs, .queues = 2, .timelines = 2,
     finish_next(s->q[0]);
     assert_hang(s, "callbacks that nothing runs", NONE,
                 LINES("1 callbacks are due, to be run by gpusync_device_run_callbacks",
-                      "callbacks, releases or compilations not over: 1"));
+                      "callbacks, releases or items not over: 1"));
     assert_int_equal(run_callbacks(s), 1);
 }
 

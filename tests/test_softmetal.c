@@ -232,6 +232,30 @@ static void *function_of(void *library, const char *name)
 {
     return mine(SEND(void *, (ID, void *), library, "newFunctionWithName:", text(name)));
 }
+/* Of a vertex and a fragment function, or of none; +0. */
+static void *render_descriptor(void *vertex, void *fragment)
+{
+    void *wanted = mine(metal_get(metal__class("MTLRenderPipelineDescriptor"), "new"));
+    metal_set_label(wanted, "screen");
+    metal_set(wanted, "setVertexFunction:", vertex);
+    metal_set(wanted, "setFragmentFunction:", fragment);
+    return wanted;
+}
+static void *render_pipeline_from(void *device, void *wanted, void **error)
+{
+    return mine(SEND(void *, (ID, void *, void **), device, "newRenderPipelineStateWithDescriptor:error:", wanted, error));
+}
+static void *render_pipeline(stage *s, void **error)
+{
+    void *library = library_of(s, "vertex float4 v(uint i [[vertex_id]]) {}\nfragment half4 f() {}");
+    void *vertex = function_of(library, "v"), *wanted = render_descriptor(vertex, function_of(library, "f"));
+    return vertex ? render_pipeline_from(s->device, wanted, error) : NULL;
+}
+static void *color(void *wanted, unsigned long index)
+{
+    void *all = metal_get(wanted, "colorAttachments");
+    return SEND(void *, (ID, unsigned long), all, "objectAtIndexedSubscript:", index);
+}
 static void *create(stage *s, unsigned which)
 {
     switch (which) {
@@ -247,14 +271,15 @@ static void *create(stage *s, unsigned which)
     case 9: return metal_next_drawable(layer_of(s, 2));
     case 10: return library_of(s, "kernel void add(");
     case 11: return function_of(library_of(s, "kernel void add("), "add");
-    default: return mine(metal_pipeline_new(s->device, "kernel void add(", "add", NULL, 0));
+    case 12: return mine(metal_pipeline_new(s->device, "kernel void add(", "add", NULL, 0));
+    default: return render_pipeline(s, NULL);
     }
 }
 
 on_real(the_nth_creation_fails)
 {
     void *buffer = buffer_in(s->queue);
-    for (unsigned which = 0; which <= 12; which++) {
+    for (unsigned which = 0; which <= 13; which++) {
         unsigned own = which <= 10 ? 1 : which - 9;
         softmetal_fail_creation(0, false);
         assert_non_null(create(s, which));
@@ -628,6 +653,25 @@ on_real(kernels_run)
     run(s, buffer);
     assert_true(ran == 2 && bytes_of(memory)[3] == 42 && bytes_of(other)[3] == 43);
     assert_true(metal_gpu_end(buffer) - metal_gpu_start(buffer) >= 0.01);
+}
+
+on_real(render_pipelines_are_made)
+{
+    char text[100];
+    void *wanted = render_descriptor(NULL, NULL), *error = wanted, *pipeline = render_pipeline(s, &error);
+    assert_true(pipeline && !error && softmetal_compiles() == 1 && softmetal_live("pipeline") == 1);
+    metal_string_copy(metal_get(pipeline, "label"), text, sizeof text);
+    assert_string_equal(text, "screen");
+    assert_ptr_equal(metal_get(pipeline, "device"), s->device);
+    assert_true(!metal_get(wanted, "vertexFunction") && !metal_get(wanted, "fragmentFunction"));
+    assert_int_equal(metal_number(color(wanted, 7), "pixelFormat"), 0);
+    SEND(void, (ID, unsigned long), color(wanted, 7), "setPixelFormat:", 80ul);
+    assert_int_equal(metal_number(color(wanted, 7), "pixelFormat"), 80);
+    softmetal_fail_creation(4, false);
+    assert_null(render_pipeline(s, &error));
+    metal_error_copy(error, text, sizeof text);
+    assert_string_equal(text, "Compiler encountered an internal error");
+    assert_int_equal(softmetal_compiles(), 1);
 }
 
 typedef struct region { metal_size at, size; } region;
@@ -1084,15 +1128,21 @@ static void *lock_it(void *lock)
     X("blit-out-of-range", metal_copy_to_drawable(blit_in(b), memory_new(d, 64), 3, 1, drawable_of(s, false)))         \
     X("bad-binding", metal_set_buffer(compute_in(b), m, 0, 31))                                                        \
     X("bad-binding", metal_set_buffer(compute_in(b), m, 4, 0))                                                         \
+    X("bad-binding", color(render_descriptor(NULL, NULL), 8))                                                          \
     X("no-pipeline", metal_dispatch(compute_in(b), (metal_size){1, 1, 1}, (metal_size){1, 1, 1}))                      \
     X("nil-argument", metal_fill(blit_in(b), NULL, 0, 1, 1))                                                           \
     X("nil-argument", metal_add_completed_handler(b, NULL))                                                            \
     X("nil-argument", on_event(e, NULL, 1, n, 1))                                                                      \
     X("nil-argument", dispatch_on(NULL, NULL))                                                                         \
+    X("nil-argument", render_pipeline_from(d, render_descriptor(NULL, NULL), NULL))                                    \
     X("wrong-class", metal_fill(blit_in(b), e, 0, 1, 1))                                                               \
     X("wrong-class", dispatch_async_f(e, NULL, nothing))                                                               \
+    X("wrong-class", render_descriptor(e, NULL))                                                                       \
+    X("wrong-class", metal_set_pipeline(compute_in(b), render_pipeline(s, NULL)))                                      \
     X("other-device", metal_fill(blit_in(b), memory_new(other, 4), 0, 4, 1))                                           \
     X("other-device", waiting(b, metal_get(other, "newEvent")))                                                        \
+    X("other-device", c = function_of(library_of(s, "vertex float4 v("), "v"); render_pipeline_from(other,             \
+      render_descriptor(c, c), NULL))                                                                                  \
     X("bad-length", memory_new(d, 0))                                                                                  \
     X("bad-length", metal_queue_new(d, 0))                                                                             \
     X("bad-layer", SEND(void, (ID, unsigned long), layer_of(s, 2), "setMaximumDrawableCount:", 4ul))                   \
@@ -1103,6 +1153,7 @@ static void *lock_it(void *lock)
     X(UNKNOWN("MTLDevice has no newHeap"), metal_get(d, "newHeap"))                                                    \
     X(UNKNOWN("MTLComputeCommandEncoder has no end"), metal_get(compute_in(b), "end"))                                 \
     X(UNKNOWN("MTLBlitCommandEncoder has no end"), metal_get(blit_in(b), "end"))                                       \
+    X(UNKNOWN("MTLRenderPipelineState has no end"), metal_get(render_pipeline(s, NULL), "end"))                        \
     X(UNKNOWN("MTL4CommandQueue has no fence"), metal_get(metal4_queue_new(d), "fence"))                               \
     X(UNKNOWN("MTLCommandBuffer has no end"), SEND(void *, (ID, void *), b, "performSelector:", metal__sel("end")))    \
     X(UNKNOWN("the class MTL4CommitOptions has no plain"), metal_get(metal__class("MTL4CommitOptions"), "plain"))      \

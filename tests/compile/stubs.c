@@ -132,7 +132,7 @@ int main(void)
     warmup = (gpusync_warmup *)(void *)&thing;
     UNSUPPORTED(gpusync_warmup_wait(warmup, GPUSYNC_FOREVER, NULL, NULL));
     buffer = &thing;
-    UNSUPPORTED(gpusync_warmup_pipeline(warmup, 0, GPUSYNC_FOREVER, &buffer, &error));
+    UNSUPPORTED(gpusync_warmup_get(warmup, 0, GPUSYNC_FOREVER, &buffer, &error));
     EXPECT(buffer == NULL);
     UNSUPPORTED(gpusync_warmup_destroy(warmup));
     UNSUPPORTED(gpusync_device_get_stats(device, queue, &stats));

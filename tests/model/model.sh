@@ -225,13 +225,13 @@ fault "asked is cleared after the callbacks" "$(delay gpusync__answer 'GPUSYNC__
 
 row warm
 done='GPUSYNC__STORE\(&item->state, GPUSYNC__DONE\)'
-fault "DONE is stored relaxed" "$(relax gpusync__compile_once "$done")"
+fault "DONE is stored relaxed" "$(relax gpusync__make_once "$done")"
 fault "DONE is loaded relaxed" 's/GPUSYNC__LOAD\(&item->state\)/__atomic_load_n(&item->state, __ATOMIC_RELAXED)/g'
-fault "completed rises before DONE" "$(delay gpusync__compile_once "$done;" \
+fault "completed rises before DONE" "$(delay gpusync__make_once "$done;" \
     'GPUSYNC__STORE\(&t->head.completed, [^;]*;')"
-fault "completed is stored relaxed" "$(relax gpusync__compile_once \
+fault "completed is stored relaxed" "$(relax gpusync__make_once \
     'GPUSYNC__STORE\(&t->head.completed, t->head.completed \+ 1\)')"
-fault "completed is loaded relaxed" "$(relax gpusync_warmup_pipeline 'GPUSYNC__LOAD\(&t->head.completed\)')"
+fault "completed is loaded relaxed" "$(relax gpusync_warmup_get 'GPUSYNC__LOAD\(&t->head.completed\)')"
 
 row refs
 fault "revive takes a target that is about to go" 's/return refs != 0;/return true;/'

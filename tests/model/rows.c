@@ -89,9 +89,10 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
 {
     return GPUSYNC__WELL;
 }
-static void gpusync__compile(void *metal, gpusync__item *item)
+static gpusync_result make(void *user, size_t i, void **made, gpusync_error *error)
 {
-    item->pipeline = &data;
+    *made = &data;
+    return GPUSYNC_OK;
 }
 
 /* One sleeper. Its permit and that it sleeps are in one word, so that both are read at once. The first park ends for no
@@ -458,10 +459,10 @@ static void before(void)
 #define AFTER assert(ran == 2 || dispatched == 2)
 
 #elif defined(ROW_warm)
-/* A pipeline is compiled: a thread that sees that it is done has it; one that waits for the next end does not wait in
+/* An item is made: a thread that sees that it is done has it; one that waits for the next end does not wait in
    vain. */
 static gpusync__item item;
-static struct gpusync_warmup warmup = {.target = TARGET(GPUSYNC__WARMUP, warmup), .items = &item, .count = 1};
+static struct gpusync_warmup warmup = {.target = TARGET(GPUSYNC__WARMUP, warmup), .items = &item, .count = 1, .fn = make};
 static uint64_t awaited;
 static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint64_t number, uint64_t timeout_ns,
                                          bool drains)
@@ -471,13 +472,13 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
 }
 THREAD(a)
 {
-    gpusync__compile_once(&warmup, &item);
+    gpusync__make_once(&warmup, 0);
 }
 THREAD(b)
 {
-    void *pipeline;
-    gpusync_result result = gpusync_warmup_pipeline(&warmup, 0, 0, &pipeline, NULL);
-    assert(result == GPUSYNC_OK ? pipeline == &data : result == GPUSYNC_TIMEOUT && !pipeline);
+    void *made;
+    gpusync_result result = gpusync_warmup_get(&warmup, 0, 0, &made, NULL);
+    assert(result == GPUSYNC_OK ? made == &data : result == GPUSYNC_TIMEOUT && !made);
 }
 #define AFTER assert(awaited <= warmup.target.head.completed)
 

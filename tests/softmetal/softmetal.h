@@ -384,9 +384,12 @@ extern void (*softmetal_before)(const char *name);
    A command buffer has its drawables until its completed handlers have run; nothing is shown. */
 
 /* -------------------------------------------------------------------------- >>kernel --
-   A library made from source contains a function for each `kernel void NAME(` in the text; a source with the word `#error`
-   does not compile. Dispatching NAME calls the C function registered under that name with the bound buffers' memory, once
-   for the whole grid. */
+   A library made from source contains a function for each `kernel TYPE NAME(`, `vertex TYPE NAME(` and
+   `fragment TYPE NAME(` in the text; a source with the word `#error` does not compile. Dispatching NAME calls the C function
+   registered under that name with the bound buffers' memory, once for the whole grid.
+
+   Render pipelines are made, and nothing renders with them. Of MTLRenderPipelineDescriptor there are label, vertexFunction,
+   which has to be set, fragmentFunction, and the pixelFormat of colorAttachments; any function, and any format, will do. */
 
 typedef struct softmetal_kernel_args {
     void *buffers[31];      /* contents + offset, or NULL */
@@ -395,7 +398,7 @@ typedef struct softmetal_kernel_args {
 } softmetal_kernel_args;
 typedef void (*softmetal_kernel)(void *user, const softmetal_kernel_args *args);
 void softmetal_set_kernel(const char *name, softmetal_kernel fn, void *user, uint64_t duration_ns);
-uint64_t softmetal_compiles(void); /* pipelines compiled since reset */
+uint64_t softmetal_compiles(void); /* pipelines of both kinds compiled since reset */
 
 /* -------------------------------------------------------------------------- >>metal4 --
    The device answers newMTL4CommandQueue and its kin; softmetal_hide_selector and softmetal_hide_class take them

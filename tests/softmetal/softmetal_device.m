@@ -45,6 +45,8 @@ static void set_up_classes(void)
     (void)[SoftMetalComputeEncoder4 class], (void)[SoftMetalArgumentTable class], (void)[SoftMetalFeedback class];
     (void)[SoftMetalRun class], (void)[SoftMetalQueueOperation class], (void)[MTL4CommitOptions class];
     (void)[MTL4CommandQueueDescriptor class], (void)[MTL4ArgumentTableDescriptor class];
+    (void)[MTLRenderPipelineDescriptor class], (void)[SoftMetalRenderPipeline class];
+    (void)[SoftMetalColorAttachments class], (void)[SoftMetalColorAttachment class];
     (void)[NSMutableDictionary class], (void)[NSString class], (void)[NSAutoreleasePool class];
     NSMutableArray *names = [[NSMutableArray alloc] init]; /* of libraries: its class has another name */
     [names addObject:@"name"];
@@ -123,6 +125,21 @@ static id new_memory(SoftMetalDevice *device, unsigned long length, unsigned lon
     return buffer;
 }
 
+static void check_function(SoftMetalDevice *device, id function, const char *what)
+{
+    sm_check_argument(function, [SoftMetalFunction class], what);
+    SM_REQUIRE(((SoftMetalFunction *)function)->device == device, OTHER_DEVICE, "function");
+}
+
+static bool compiler_fails(id *error)
+{
+    bool fails = sm_creation_fails();
+    id failure = fails ? sm_new_error(@"SoftCompilerErrorDomain", 2, @"Compiler encountered an internal error") : nil;
+    if (error) *error = failure ? sm_handed_out(failure) : nil;
+    [failure release];
+    return fails;
+}
+
 @implementation SoftMetalDevice
 
 + (sm_kind)softmetalKind { return SM_DEVICE; }
@@ -190,14 +207,18 @@ static id new_memory(SoftMetalDevice *device, unsigned long length, unsigned lon
 
 - (id)newComputePipelineStateWithFunction:(id)function error:(id *)error
 {
-    if (error) *error = nil;
-    sm_check_argument(function, [SoftMetalFunction class], "newComputePipelineStateWithFunction:error:");
-    SM_REQUIRE(((SoftMetalFunction *)function)->device == self, OTHER_DEVICE, "function");
-    if (!sm_creation_fails()) return sm_new_pipeline(self, function);
-    id failure = sm_new_error(@"SoftCompilerErrorDomain", 2, @"Compiler encountered an internal error");
-    if (error) *error = sm_handed_out(failure);
-    [failure release];
-    return nil;
+    check_function(self, function, "newComputePipelineStateWithFunction:error:");
+    return compiler_fails(error) ? nil : sm_new_pipeline(self, function);
+}
+
+- (id)newRenderPipelineStateWithDescriptor:(id)descriptor error:(id *)error
+{
+    static const char what[] = "newRenderPipelineStateWithDescriptor:error:";
+    sm_check_argument(descriptor, [MTLRenderPipelineDescriptor class], what);
+    MTLRenderPipelineDescriptor *wanted = descriptor;
+    check_function(self, wanted->vertex, what);
+    if (wanted->fragment) check_function(self, wanted->fragment, what);
+    return compiler_fails(error) ? nil : sm_new_render_pipeline(self, wanted);
 }
 
 @end

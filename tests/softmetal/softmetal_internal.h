@@ -539,6 +539,32 @@ SoftMetalBuffer *sm_buffer_at_address(uint64_t address);
 }
 @end
 
+@interface SoftMetalRenderPipeline : SoftMetalObject {
+@public
+    SoftMetalDevice *device;
+    NSString *label;
+}
+@end
+
+@interface SoftMetalColorAttachment : SoftMetalObject {
+    unsigned long format;
+}
+@end
+
+#define SM_COLORS 8
+@interface SoftMetalColorAttachments : SoftMetalObject {
+    SoftMetalColorAttachment *colors[SM_COLORS]; /* +1; nil: not asked for */
+}
+@end
+
+@interface MTLRenderPipelineDescriptor : SoftMetalObject {
+@public
+    NSString *label;
+    SoftMetalFunction *vertex, *fragment; /* +1, or nil */
+    SoftMetalColorAttachments *colors;    /* +1 */
+}
+@end
+
 /* An NSError in what it answers; its own class so that it is counted like the rest. */
 @interface SoftMetalError : SoftMetalObject {
 @public
@@ -568,6 +594,7 @@ SoftMetalError *sm_new_error_of_removal(bool metal4);                      /* +1
 void sm_check_reason(unsigned number, const char *what);                   /* aborts where Metal's code is not known */
 id sm_new_library(SoftMetalDevice *device, NSString *source, id *error);   /* +1; error +1 */
 id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function);  /* +1 */
+id sm_new_render_pipeline(SoftMetalDevice *device, MTLRenderPipelineDescriptor *wanted); /* +1 */
 
 extern NSString *const MTLCommandBufferErrorDomain, *const MTL4CommandQueueErrorDomain;
 extern NSString *const MTLCommandBufferEncoderInfoErrorKey;

@@ -70,28 +70,35 @@ static const char *skip_space(const char *text)
     return text;
 }
 
-/* After the word `kernel`: the name in `void NAME(`, or nil (+1). */
-static NSString *new_name_after_kernel(const char *text)
+static size_t length_of_word(const char *text)
 {
-    text = skip_space(text);
-    if (strncmp(text, "void", 4) != 0 || !isspace((unsigned char)text[4])) return nil;
-    text = skip_space(text + 4);
     size_t length = 0;
     while (isalnum((unsigned char)text[length]) || text[length] == '_') length++;
-    if (length == 0 || *skip_space(text + length) != '(') return nil;
-    char *name = strndup(text, length);
-    NSString *result = sm_new_string(name);
-    free(name);
+    return length;
+}
+
+/* Behind `kernel`, `vertex` or `fragment`: the name in `TYPE NAME(`, or nil (+1). */
+static NSString *new_name_behind(const char *text)
+{
+    const char *type = skip_space(text), *name = skip_space(type + length_of_word(type));
+    size_t length = length_of_word(name);
+    if (name == type + length_of_word(type) || length == 0 || *skip_space(name + length) != '(') return nil;
+    char *copy = strndup(name, length);
+    NSString *result = sm_new_string(copy);
+    free(copy);
     return result;
 }
 
-static NSArray *new_kernel_names(const char *source)
+static NSArray *new_names(const char *source)
 {
+    static const char *const words[] = {"kernel", "vertex", "fragment"};
     NSMutableArray *names = [[NSMutableArray alloc] init];
-    for (const char *at = source; (at = strstr(at, "kernel")); at += 6) {
-        NSString *name = new_name_after_kernel(at + 6);
-        if (name) [names addObject:name];
-        [name release];
+    for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++) {
+        for (const char *at = source; (at = strstr(at, words[i]));) {
+            NSString *name = new_name_behind(at += strlen(words[i]));
+            if (name) [names addObject:name];
+            [name release];
+        }
     }
     return names;
 }
@@ -110,7 +117,7 @@ id sm_new_library(SoftMetalDevice *device, NSString *source, id *error)
     if (!*error) {
         library = [[SoftMetalLibrary alloc] init];
         library->device = [device retain];
-        library->names = new_kernel_names(text);
+        library->names = new_names(text);
     }
     [pool release];
     return library;
@@ -124,6 +131,15 @@ id sm_new_pipeline(SoftMetalDevice *device, SoftMetalFunction *function)
     pipeline->device = [device retain];
     pipeline->name = strdup([function->name UTF8String]);
     [pool release];
+    return pipeline;
+}
+
+id sm_new_render_pipeline(SoftMetalDevice *device, MTLRenderPipelineDescriptor *wanted)
+{
+    __atomic_fetch_add(&compiles, 1, __ATOMIC_RELAXED);
+    SoftMetalRenderPipeline *pipeline = [[SoftMetalRenderPipeline alloc] init];
+    pipeline->device = [device retain];
+    pipeline->label = [wanted->label copy];
     return pipeline;
 }
 
@@ -170,6 +186,75 @@ SM_HAS_LABEL
 {
     free(name);
     [device release];
+    [super dealloc];
+}
+@end
+
+@implementation SoftMetalRenderPipeline
++ (sm_kind)softmetalKind { return SM_PIPELINE; }
++ (const char *)metalName { return "MTLRenderPipelineState"; }
+- (id)device { return device; }
+- (NSString *)label { return sm_handed_out(label); }
+- (void)dealloc
+{
+    [label release];
+    [device release];
+    [super dealloc];
+}
+@end
+
+/* ----------------------------------------------------------- what describes a pipeline -- */
+
+@implementation SoftMetalColorAttachment
++ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
++ (const char *)metalName { return "MTLRenderPipelineColorAttachmentDescriptor"; }
+- (unsigned long)pixelFormat { return format; }
+- (void)setPixelFormat:(unsigned long)wanted { format = wanted; }
+@end
+
+@implementation SoftMetalColorAttachments
++ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
++ (const char *)metalName { return "MTLRenderPipelineColorAttachmentDescriptorArray"; }
+- (id)objectAtIndexedSubscript:(unsigned long)index
+{
+    SM_REQUIRE(index < SM_COLORS, BAD_BINDING, "objectAtIndexedSubscript: %lu", index);
+    if (!colors[index]) colors[index] = [[SoftMetalColorAttachment alloc] init];
+    return colors[index];
+}
+- (void)dealloc
+{
+    for (unsigned i = 0; i < SM_COLORS; i++) [colors[i] release];
+    [super dealloc];
+}
+@end
+
+static void take_function(SoftMetalFunction **place, id function, const char *what)
+{
+    if (function) sm_check_argument(function, [SoftMetalFunction class], what);
+    [function retain];
+    [*place release];
+    *place = function;
+}
+
+@implementation MTLRenderPipelineDescriptor
++ (sm_kind)softmetalKind { return SM_DESCRIPTOR; }
+SM_HAS_LABEL
+- (id)init
+{
+    if ((self = [super init])) colors = [[SoftMetalColorAttachments alloc] init];
+    return self;
+}
+- (id)colorAttachments { return colors; }
+- (id)vertexFunction { return vertex; }
+- (void)setVertexFunction:(id)function { take_function(&vertex, function, "setVertexFunction:"); }
+- (id)fragmentFunction { return fragment; }
+- (void)setFragmentFunction:(id)function { take_function(&fragment, function, "setFragmentFunction:"); }
+- (void)dealloc
+{
+    [label release];
+    [vertex release];
+    [fragment release];
+    [colors release];
     [super dealloc];
 }
 @end

@@ -67,7 +67,7 @@ void sm_require_own_classes(void)
 {
     static const char *const names[] = {"MTLSharedEventListener",         "MTLCommandBufferDescriptor",
                                         "MTL4CommandQueueDescriptor",     "MTL4ArgumentTableDescriptor",
-                                        "MTL4CommitOptions"};
+                                        "MTL4CommitOptions",              "MTLRenderPipelineDescriptor"};
     for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
         Class cls = objc_lookUpClass(names[i]);
         if (sm_descends(cls, [SoftMetalObject class])) continue;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # vulkan.sh - gpusync on Metal over Vulkan: a device on which work takes time by itself
 #
-# Builds libmetal_vulkan.so, and with it stress.c, tests/test_portable.c, tests/beliefs, and the examples that do
-# not need softmetal's panel. Runs all; without a sanitizer once more under Vulkan's validation layer,
-# which has to be silent. A machine without a Vulkan device that is good enough fails: stress says the reason.
+# Builds libmetal_vulkan.so, and with it stress.c, tests/test_portable.c, tests/beliefs, and the examples that need
+# neither softmetal's panel nor a render pipeline. Runs all; without a sanitizer once more under Vulkan's validation
+# layer, which has to be silent. A machine without a Vulkan device that is good enough fails: stress says the reason.
 #
 # `make test-vulkan` calls this, with CC, OBJC (clang), BUILD, SOFTMETAL_OBJS, SOFTMETAL_LINK; SANITIZE: flags.
 # STRESS, SEED: of stress.c. EXAMPLES: these alone. RUN, JOBS, TIME_LIMIT: of run.sh.
@@ -60,7 +60,7 @@ for source in "$out/implementation.c" tests/vulkan/stress.c tests/test_portable.
     begin $CC -O2 -std=c11 -D_GNU_SOURCE $c_flags -c "$source" -o "$out/$(basename "$source" .c).o"
 done
 # shellcheck disable=SC2046 # names
-examples=${EXAMPLES:-$(basename -s .c $(grep -LE '"softmetal.h"|metal_refuse_next' examples/*.c))}
+examples=${EXAMPLES:-$(basename -s .c $(grep -LE '"softmetal.h"|metal_refuse_next|MTLRender' examples/*.c))}
 for name in $examples; do # shellcheck disable=SC2086
     begin $CC -O1 -std=c99 -D_POSIX_C_SOURCE=200809L $c_flags -c "examples/$name.c" -o "$out/examples/$name.o"
 done
