@@ -199,10 +199,14 @@ FN void *on_completed_do(void *buffer, notes *n, int number, void (*does)(block 
     return buffer;
 }
 FN void *on_completed(void *buffer, notes *n, int number) { return on_completed_do(buffer, n, number, note_status); }
+FN void on_event_do(void *event, void *listener, uint64_t value, notes *n, int number, void (*does)(block *, void *))
+{
+    block b = stack_block(n, number, does);
+    SEND(void, (ID, void *, uint64_t, void *), event, "notifyListener:atValue:block:", listener, value, &b);
+}
 FN void on_event(void *event, void *listener, uint64_t value, notes *n, int number)
 {
-    block b = stack_block(n, number, NULL);
-    SEND(void, (ID, void *, uint64_t, void *), event, "notifyListener:atValue:block:", listener, value, &b);
+    on_event_do(event, listener, value, n, number, NULL);
 }
 FN void *listener_new(void) { return mine(metal_get(metal__class("MTLSharedEventListener"), "new")); }
 FN void *listener_on(void *dispatch_queue)

@@ -48,7 +48,10 @@ extern "C" {
    earlier buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
 
    A buffer that was never committed runs its completed handlers when it is deallocated: on the thread that
-   releases it, with status NotEnqueued. The handler cannot retain the buffer any more. */
+   releases it, with status NotEnqueued. The handler cannot retain the buffer any more.
+
+   Around each handler, each block of a listener and each dispatched function there is an autorelease pool, which is
+   drained as soon as it returns. The system drains its pools no earlier, and does not say when. */
 
 /* Ways in which devices are known or feared to differ. All false: as described above. Each takes effect at once. */
 typedef struct softmetal_quirks {
@@ -315,8 +318,8 @@ void softmetal_hide_class(const char *name);
    dispatch_get_global_queue, dispatch_async_f, dispatch_retain and dispatch_release. dispatch_after_f counts the timer
    and dispatches its function at once: gpusync arms none.
 
-   Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must
-   leave none open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
+   Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function must leave no autorelease pool
+   of its own open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
    release; giving it more then is an error. softmetal_live counts a queue until that release.
 
    ThreadSanitizer is told that dispatch_async_f comes before the function, and each function of a serial queue
@@ -340,7 +343,10 @@ unsigned softmetal_dispatch_qos(void *queue);
 
 /* ------------------------------------------------------------------------- >>message --
    Messages that arrive through objc_msgSend, that is those of the program under test; softmetal's
-   own are not seen, nor those of other libraries. */
+   own are not seen, nor those of other libraries.
+
+   softmetal has not all of Metal. A message for which it has no method, whoever sends it, aborts with the rule
+   unknown-message, which names the receiver as programs know it: "MTLCommandBuffer has no addScheduledHandler:". */
 
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */

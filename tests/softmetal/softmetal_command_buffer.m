@@ -438,13 +438,11 @@ typedef void (^handler_block)(id buffer_or_feedback);
 static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
-    if (buffer->entry == SM_ENTRY_RUN) {
-        id feedback = sm_new_feedback(buffer);
-        ((handler_block)held->block)(feedback);
-        [feedback release];
-        return;
-    }
-    ((handler_block)held->block)(buffer);
+    id given = buffer->entry == SM_ENTRY_RUN ? sm_new_feedback(buffer) : buffer;
+    void *pool = sm_pool_open();
+    ((handler_block)held->block)(given);
+    sm_pool_close(pool);
+    if (given != buffer) [given release];
 }
 
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)

@@ -158,9 +158,11 @@ static void call(sm_work *work)
     if (!queue->global) COMES_AFTER(&queue->busy);
     pthread_setspecific(function_key, work);
     current = queue;
+    void *autoreleased = sm_pool_open();
     work->function(work->context);
+    SM_REQUIRE(sm_is_innermost_pool(autoreleased), POOL_ORDER, "a dispatched function left a pool open");
+    sm_pool_close(autoreleased);
     pthread_setspecific(function_key, NULL);
-    SM_REQUIRE(sm_pools() == 0, POOL_ORDER, "a dispatched function left a pool open");
     if (!queue->global) COMES_BEFORE(&queue->busy);
     COMES_BEFORE(&pool.ended);
 }

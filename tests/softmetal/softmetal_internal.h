@@ -131,6 +131,7 @@ void sm_count(sm_kind kind, long change);
     long uses; /* committed buffers with unretained references, runs and queue operations that still need it */
 }
 + (sm_kind)softmetalKind;
++ (const char *)metalName; /* the protocol or class by which programs know it */
 @end
 
 /* What a freed object turns into. */
@@ -144,6 +145,10 @@ void sm_check_argument(id object, Class cls, const char *what);
 
 /* Whether the thread has an autorelease pool; on a Mac true, for it may have one that softmetal does not see. */
 bool sm_has_pool(void);
+/* The pool around what softmetal calls of the program's. The program's own are counted above it. */
+void *sm_pool_open(void);
+bool sm_is_innermost_pool(void *token);
+void sm_pool_close(void *token);
 /* [[object retain] autorelease] for what a method hands to the program, NSString included. */
 id sm_handed_out(id object);
 NSString *sm_new_string(const char *text); /* +1 */
@@ -773,6 +778,5 @@ bool sm_arrived(id object, SEL selector);
     } while (0)
 void sm_hook_after(id object, const char *selector);
 void sm_message_reset(void);
-unsigned sm_pools(void); /* pools that are open on this thread */
 
 #endif
