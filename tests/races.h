@@ -213,12 +213,13 @@ TURNS_UNUSED static gpusync_ticket commit_buffer(gpusync_queue *q, void *buffer)
     return ticket;
 }
 
-/* One command buffer. wait and signal: NULL or a point. o: NULL or what on_complete fills. */
+/* One command buffer. wait and signal: NULL or a point. o: NULL or what on_complete fills. UNORDERED: returns 0. */
 TURNS_UNUSED static gpusync_ticket submit_buffer(gpusync_queue *q, void *buffer, const gpusync_point *wait,
                                                  const gpusync_point *signal, outcome *o, uint32_t flags)
 {
     outcome none = {0};
     gpusync_ticket *ticket = o ? &o->ticket : &none.ticket;
+    bool unordered = flags & GPUSYNC_SUBMIT_UNORDERED;
     gpusync_submission submission = {
         .wait_points = wait,
         .wait_count = wait != NULL,
@@ -226,11 +227,11 @@ TURNS_UNUSED static gpusync_ticket submit_buffer(gpusync_queue *q, void *buffer,
         .command_buffer_count = 1,
         .signal_points = signal,
         .signal_count = signal != NULL,
-        .on_complete = o ? note_submission : NULL,
+        .on_complete = !o ? NULL : unordered ? note_outcome : note_submission,
         .user = o,
         .flags = flags,
     };
-    turns_expect(gpusync_submit(q, &submission, ticket), GPUSYNC_OK);
+    turns_expect(gpusync_submit(q, &submission, unordered ? NULL : ticket), GPUSYNC_OK);
     return *ticket;
 }
 

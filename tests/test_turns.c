@@ -561,62 +561,159 @@ without_stage(test_S4_cancelled_work_never_runs)
     run_race(&race, 1, 200, 7);
 }
 
-/* An open buffer of another queue is to signal 1, and held work 2: the discard, the commit, or the destroy of the queue,
-   lets 2 go. A thread sleeps until it is reached. */
-typedef enum ending { DISCARD, COMMIT, DESTROY, ENDINGS } ending;
-static ending endings[ENDINGS] = {DISCARD, COMMIT, DESTROY};
+/* Two threads commit rising values of one timeline to two queues, numbered at the commit, in each way to signal. Nothing
+   comes in between, or a third thread cancels, or the host signals. */
+enum { VALUES = 4, OF_HOST = 2, ENCODED = 1 /* no flag of a submission */ };
 
-static void end_open(void *how)
+typedef struct rising {
+    uint32_t ways[2][2];
+    void (*beside)(void *unused);
+    bool order_only;
+} rising;
+
+static struct {
+    void *buffer; /* retained */
+    uint32_t way;
+    bool refused;
+    gpusync_queue *queue;
+    gpusync_ticket ticket; /* 0: UNORDERED, or refused */
+    outcome o;
+} of_value[VALUES + 1];
+static const rising *plan;
+static uint64_t numbered;
+static bool numbering;
+
+static void cancel_everywhere(void *unused)
 {
-    switch (*(ending *)how) {
-    case DISCARD: turns_expect(gpusync_command_buffer_discard(stage.q[0], buffers[0]), GPUSYNC_OK); break;
-    case COMMIT: tickets[0] = commit_buffer(stage.q[0], buffers[0]); break;
-    default:
-        turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
-        stage.q[0] = NULL;
-        break;
+    for (int i = 0; i < 2; i++)
+        turns_expect(gpusync_queue_cancel_held(stage.q[i]), GPUSYNC_OK);
+}
+
+static void signal_by_host(void *unused)
+{
+    gpusync_result result = gpusync_timeline_signal(stage.t[0], OF_HOST);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_NOT_RISING);
+}
+
+static bool may_number(void *unused)
+{
+    return !numbering;
+}
+
+static gpusync_result commit_value(uint64_t value, gpusync_queue *q, void *buffer, uint32_t way)
+{
+    const gpusync_point signal = gpusync_at_value(stage.t[0], value);
+    gpusync_submission s = {NULL, 0, &buffer, 1, &signal, 1, note_outcome, &of_value[value].o, NULL, way};
+    of_value[value].buffer = metal_retain(buffer);
+    of_value[value].queue = q;
+    of_value[value].way = way;
+    if (way != ENCODED)
+        return gpusync_submit(q, &s, way & GPUSYNC_SUBMIT_UNORDERED ? NULL : &of_value[value].ticket);
+    gpusync_result result = gpusync_encode_signal(q, buffer, signal);
+    return result == GPUSYNC_OK ? gpusync_commit(q, buffer, &of_value[value].ticket) : result;
+}
+
+static void commit_rising(void *number)
+{
+    int i = *(int *)number;
+    for (int round = 0; round < 2; round++) {
+        void *buffer = make_buffer(stage.q[i]);
+        turns_until(may_number, NULL);
+        numbering = true;
+        uint64_t value = ++numbered;
+        gpusync_result result = commit_value(value, stage.q[i], buffer, plan->ways[i][round]);
+        of_value[value].refused = result != GPUSYNC_OK;
+        numbering = false;
+        if (result == GPUSYNC_OK)
+            continue;
+        turns_check(result == GPUSYNC_ERROR_NOT_RISING && plan->beside == signal_by_host && value <= OF_HOST);
+        turns_expect(gpusync_command_buffer_discard(stage.q[i], buffer), GPUSYNC_OK);
     }
 }
 
-/* The commit of 1 may come too late only where 2 has gone, and 2 waits for it. */
-static void submit_higher(void *unused)
+/* Metal is through with the work of each value up to this one, unless something came in between, and Metal never got
+   it. */
+static void check_up_to(uint64_t value)
 {
-    const gpusync_point signal = gpusync_at_value(stage.t[0], 2);
-    tickets[1] = submit_buffer(stage.q[1], buffers[1], NULL, &signal, NULL, 0);
-    turns_expect(wait_for_ever(stage.q[1], tickets[1]), GPUSYNC_OK);
+    for (uint64_t v = 1; v <= value; v++) {
+        unsigned long status = of_value[v].buffer ? metal_status(of_value[v].buffer) : 0;
+        turns_check(status >= 4 || (status == 0 && plan->beside));
+    }
 }
 
-static void sleep_until_higher(void *unused)
+static void sleep_for_values(void *unused)
 {
-    turns_expect(gpusync_timeline_wait(stage.t[0], 2, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+    for (uint64_t value = 1; value <= VALUES; value++) {
+        turns_expect(gpusync_timeline_wait(stage.t[0], value, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+        check_up_to(value);
+    }
 }
 
-static void set_up_higher(void *how)
+/* What the GPU, and other code, see: the event shows no value before the work of lower ones is over. */
+static void watch_event(void *unused)
 {
-    begin(2, 1);
-    for (int i = 0; i < 2; i++)
-        buffers[i] = make_buffer(stage.q[i]);
-    turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], gpusync_at_value(stage.t[0], 1)), GPUSYNC_OK);
-    turns_add("submits 2", submit_higher, NULL);
-    turns_add("ends 1", end_open, how);
-    turns_add("sleeps", sleep_until_higher, NULL);
+    void *metal_event = gpusync_timeline_metal(stage.t[0], NULL);
+    for (uint64_t shown = 0; shown < VALUES;) {
+        shown = metal_event_value(metal_event);
+        check_up_to(shown ? shown - 1 : 0);
+        turns_yield(NULL);
+    }
+}
+
+static void set_up_rising(void *user)
+{
+    plan = (const rising *)user;
+    begin(2, 0);
+    memset(of_value, 0, sizeof of_value);
+    numbered = 0;
+    numbering = false;
+    const gpusync_timeline_desc desc = {.order_only = plan->order_only};
+    turns_expect(gpusync_timeline_create(stage.device, &desc, &stage.t[0]), GPUSYNC_OK);
+    turns_add("one", commit_rising, &numbers[0]);
+    turns_add("two", commit_rising, &numbers[1]);
+    turns_add("sleeps", sleep_for_values, NULL);
+    turns_add("watches", watch_event, NULL);
+    if (plan->beside)
+        turns_add("beside", plan->beside, NULL);
     turns_gpus(2);
+    turns_callbacks_when_told(stage.device);
 }
 
-static void tear_down_higher(void *how)
+static void tear_down_rising(void *unused)
 {
-    if (*(ending *)how == COMMIT)
-        turns_expect(gpusync_poll(stage.q[0], tickets[0], NULL), GPUSYNC_OK);
+    const gpusync_result unrun =
+        plan->beside == signal_by_host ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_ERROR_CANCELLED;
+    uint64_t value = 0;
+    bool all = true;
+    for (int v = 1; v <= VALUES; v++) {
+        const gpusync_ticket ticket = of_value[v].ticket;
+        bool ran = is_committed(of_value[v].buffer), called = of_value[v].way != ENCODED && !of_value[v].refused;
+        gpusync_result result = called ? of_value[v].o.result : gpusync_poll(of_value[v].queue, ticket, NULL);
+        turns_expect(of_value[v].o.calls, called);
+        turns_expect(result, ran || of_value[v].refused ? GPUSYNC_OK : unrun);
+        all = all && ran;
+        metal_release(of_value[v].buffer);
+    }
+    turns_check(all || plan->beside);
+    see(all);
+    turns_expect(gpusync_timeline_query(stage.t[0], &value, NULL), GPUSYNC_OK);
+    turns_expect(value, VALUES);
     close_stage();
 }
 
-without_stage(test_R4_an_open_lower_signal_lets_a_higher_one_go)
+without_stage(test_R33_rising_values_of_several_queues_go_in_their_order)
 {
-    static const char *const names[ENDINGS] = {"discard and a higher value", "commit and a higher value",
-                                               "destroy and a higher value"};
-    for (int i = 0; i < ENDINGS; i++) {
-        const turns_race race = {names[i], set_up_higher, tear_down_higher, &endings[i], 0, 0, 0, false};
-        run_race(&race, i == DISCARD ? 1 : 0, 200, 0);
+    static rising plans[] = {
+        {{{ENCODED, 0}, {GPUSYNC_SUBMIT_ON_GPU, ENCODED}}, NULL, false},
+        {{{GPUSYNC_SUBMIT_UNORDERED, ENCODED}, {GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU, 0}}, NULL, false},
+        {{{ENCODED, 0}, {GPUSYNC_SUBMIT_UNORDERED, ENCODED}}, cancel_everywhere, true},
+        {{{ENCODED, GPUSYNC_SUBMIT_UNORDERED}, {0, ENCODED}}, signal_by_host, false},
+    };
+    static const char *const names[] = {"rising values", "rising UNORDERED values", "rising values and cancel",
+                                        "rising values and the host"};
+    for (int i = 0; i < 4; i++) {
+        const turns_race race = {names[i], set_up_rising, tear_down_rising, &plans[i], 0, 0, 0, false};
+        run_race(&race, 1, 300, plans[i].beside ? 3 : 2);
     }
 }
 
@@ -1360,18 +1457,24 @@ without_stage(test_S10_nothing_is_called_after_device_destroy)
         run_race(&races[i], 1, 200, 0);
 }
 
-/* A timeline is destroyed between the work that signals it and the work that waits for it, whichever is committed by
-   then: work is not touched, and waits of the host end. Where the open signal is discarded instead, the held work ends. */
-static void end_producer(void *how)
+/* A timeline is destroyed between the work that signals it and the work that waits for it. Behind the commit of the
+   signal work is not touched; before it held work ends, as it does where the open signal is discarded. Waits of the host
+   end. */
+static void end_producer(void *commits)
 {
-    end_open(how);
+    if (!commits)
+        discard_first(NULL);
+    else
+        tickets[0] = commit_buffer(stage.q[0], buffers[0]);
 }
 
-static void commit_consumer(void *how)
+/* flags[0]: the timeline's destroy came behind the commit of the signal. */
+static void commit_consumer(void *commits)
 {
-    gpusync_result expected = *(ending *)how == COMMIT ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
     tickets[1] = commit_buffer(stage.q[1], buffers[1]);
-    turns_expect(wait_for_ever(stage.q[1], tickets[1]), expected);
+    gpusync_result result = wait_for_ever(stage.q[1], tickets[1]);
+    turns_check(result == GPUSYNC_ERROR_DESTROYED ? !flags[0] : result == GPUSYNC_OK && commits);
+    see(result == GPUSYNC_OK ? 2 : 3);
 }
 
 static void wait_for_the_value(void *unused)
@@ -1385,12 +1488,13 @@ static void wait_for_the_value(void *unused)
 static void destroy_timeline(void *count)
 {
     turns_until(have_begun, count);
+    flags[0] = tickets[0] > 0;
     turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
     stage.t[0] = NULL;
     turns_expect(outcomes[0].calls, 1);
 }
 
-static void set_up_between(void *how)
+static void set_up_between(void *commits)
 {
     begin(2, 1);
     memset(begun, 0, sizeof begun);
@@ -1400,27 +1504,26 @@ static void set_up_between(void *how)
     turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], one), GPUSYNC_OK);
     turns_expect(gpusync_encode_wait(stage.q[1], buffers[1], one), GPUSYNC_OK);
     turns_expect(gpusync_on_done(one, note_outcome, &outcomes[0]), GPUSYNC_OK);
-    turns_add("produces", end_producer, how);
-    turns_add("consumes", commit_consumer, how);
+    turns_add("produces", end_producer, commits);
+    turns_add("consumes", commit_consumer, commits);
     turns_add("waits", wait_for_the_value, NULL);
     turns_add("destroys", destroy_timeline, &numbers[1]);
     turns_gpus(2);
 }
 
-static void tear_down_between(void *how)
+static void tear_down_between(void *commits)
 {
     turns_expect(outcomes[0].calls, 1);
-    turns_check(outcomes[0].result == GPUSYNC_ERROR_DESTROYED ||
-                (*(ending *)how == COMMIT && outcomes[0].result == GPUSYNC_OK));
+    turns_check(outcomes[0].result == GPUSYNC_ERROR_DESTROYED || (commits && outcomes[0].result == GPUSYNC_OK));
     close_stage();
 }
 
-without_stage(test_R19_a_destroyed_timeline_carries_accepted_work)
+without_stage(test_R19_a_timeline_destroyed_behind_the_commit_of_its_signal_carries_accepted_work)
 {
     const turns_race races[] = {
-        {"timeline destroy and commit", set_up_between, tear_down_between, &endings[COMMIT], 0, 0, 0, false},
-        {"timeline destroy and discard", set_up_between, tear_down_between, &endings[DISCARD], 0, 0, 0, false},
+        {"timeline destroy and commit", set_up_between, tear_down_between, numbers, 0, 0, 0, false},
+        {"timeline destroy and discard", set_up_between, tear_down_between, NULL, 0, 0, 0, false},
     };
-    run_race(&races[0], 0, 300, 3);
-    run_race(&races[1], 0, 100, 1);
+    run_race(&races[0], 0, 300, 15);
+    run_race(&races[1], 0, 100, 9);
 }
