@@ -37,6 +37,7 @@ static struct {
     long blocks;         /* of GPUSYNC_MALLOC */
     unsigned notifies, lines;
     unsigned early_parks; /* so many parks of the task "sleeps" end at once */
+    gpusync_waiter *waiter; /* of its last park */
 } stage;
 
 /* A function of the program is called: S10. */
@@ -70,10 +71,13 @@ static void race_yield(void *user)
 static void race_park(void *user, gpusync_waiter *waiter, uint64_t deadline)
 {
     check_called();
-    if (stage.early_parks > 0 && strcmp(turns_self()->name, "sleeps") == 0) {
-        stage.early_parks--;
-        turns_point("a park that ends early");
-        return;
+    if (strcmp(turns_self()->name, "sleeps") == 0) {
+        stage.waiter = waiter;
+        if (stage.early_parks > 0) {
+            stage.early_parks--;
+            turns_point("a park that ends early");
+            return;
+        }
     }
     turns_park(user, waiter, deadline);
 }

@@ -492,7 +492,7 @@ on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = 
 /* A profiler sees what the queue gets ON_GPU: waits, the commit, the signals, and one more where there are signals. Of
    strict work it gets the commit alone, when each value is reached. The values from 1 on are those of other code: Metal
    may wait for them. */
-on_stage_with(test_R29_R37_waits_and_signals_on_the_gpu_are_operations_of_the_queue, .metal4 = true)
+on_stage_with(test_R29_R36_waits_and_signals_on_the_gpu_are_operations_of_the_queue, .metal4 = true)
 {
     static const struct {
         unsigned waits, buffers, signals;

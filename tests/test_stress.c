@@ -602,7 +602,7 @@ on_stage_with(test_S1_to_S8_eight_threads_in_peace, .queues = QUEUES, .real = tr
         assert_int_equal(failures_of(s->q[i]), 0);
 }
 
-on_stage_with(test_R33_R37_eight_threads_where_Metal_overlaps, .queues = QUEUES, .real = true, .threads = true)
+on_stage_with(test_R33_R36_eight_threads_where_Metal_overlaps, .queues = QUEUES, .real = true, .threads = true)
 {
     run_stress(s, OVERLAP, length_of_run(), 0);
 }

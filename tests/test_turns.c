@@ -717,6 +717,84 @@ without_stage(test_R33_rising_values_of_several_queues_go_in_their_order)
     }
 }
 
+/* A failure sticks, and is cleared, while a thread commits behind it. What was committed before the clear ends with the
+   failure, what comes behind it does not; what fails behind it sticks anew, and is not cleared with the first. */
+static bool clears, cleared; /* the clear has begun, has returned */
+
+static bool has_cleared(void *unused)
+{
+    return cleared;
+}
+
+static void commit_beside_clear(void *unused)
+{
+    for (int i = 1; i < 3; i++) {
+        bool behind = cleared;
+        gpusync_result result = gpusync_commit(stage.q[0], buffers[i], &tickets[i]);
+        turns_check(result == GPUSYNC_OK || (result == GPUSYNC_ERROR_EXECUTION && !behind));
+        if (result != GPUSYNC_OK) {
+            turns_until(has_cleared, NULL);
+            behind = true;
+            tickets[i] = commit_buffer(stage.q[0], buffers[i]);
+        }
+        flags[i] = behind ? false : !clears; /* it was committed before the clear */
+        see(result == GPUSYNC_OK ? behind : 2);
+        results[i] = wait_for_ever(stage.q[0], tickets[i]);
+        turns_check(!behind || results[i] == (i == 2 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
+        turns_check(!flags[i] || results[i] == GPUSYNC_ERROR_EXECUTION);
+    }
+}
+
+static void clear_the_first(void *unused)
+{
+    gpusync_error stuck;
+    turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_ERROR_EXECUTION);
+    turns_expect(gpusync_queue_failure(stage.q[0], &stuck), GPUSYNC_OK);
+    turns_expect(stuck.ticket, 1);
+    clears = true;
+    turns_expect(gpusync_queue_clear_failure(stage.q[0], 1), GPUSYNC_OK);
+    cleared = true;
+    turns_check(gpusync_queue_clear_failure(stage.q[0], 1) != GPUSYNC_ERROR_INVALID_ARGUMENT);
+}
+
+static void set_up_clear(void *unused)
+{
+    const gpusync_queue_desc desc = {.sticky_failure = true};
+    begin(0, 0);
+    open_queue(0, &desc);
+    clears = cleared = false;
+    for (int i = 0; i < 3; i++)
+        buffers[i] = make_buffer(stage.q[0]);
+    softmetal_fail(buffers[0], NULL, 3, NULL);
+    softmetal_fail(buffers[2], NULL, 8, NULL);
+    tickets[0] = commit_buffer(stage.q[0], buffers[0]);
+    turns_add("commits", commit_beside_clear, NULL);
+    turns_add("clears", clear_the_first, NULL);
+    turns_gpus(1);
+}
+
+/* The last one failed. It sticks if it came behind the clear, and says so itself. */
+static void tear_down_clear(void *unused)
+{
+    gpusync_error stuck;
+    gpusync_result result = gpusync_queue_failure(stage.q[0], &stuck);
+    turns_check(flags[2] ? result == GPUSYNC_NOT_READY : result == GPUSYNC_OK || clears);
+    if (result == GPUSYNC_OK) {
+        turns_expect(stuck.ticket, tickets[2]);
+        turns_expect(stuck.inherited, false);
+        turns_expect(gpusync_queue_clear_failure(stage.q[0], tickets[2] - 1), GPUSYNC_NOT_READY);
+        turns_expect(gpusync_queue_clear_failure(stage.q[0], tickets[2]), GPUSYNC_OK);
+    }
+    turns_expect(gpusync_queue_failure(stage.q[0], &stuck), GPUSYNC_NOT_READY);
+    close_stage();
+}
+
+without_stage(test_R32_a_clear_parts_what_was_committed_before_it)
+{
+    const turns_race race = {.name = "clear and commit", .setup = set_up_clear, .teardown = tear_down_clear};
+    run_race(&race, 1, 300, 7);
+}
+
 /* ------------------------------------------------------------------------------------------------------- >>room -- */
 
 static int inside; /* threads that have the one place */
@@ -791,6 +869,51 @@ without_stage(test_R10_each_place_wakes_one)
     };
     run_race(&races[0], 1, 200, 0);
     run_race(&races[1], 0, 1000, 0);
+}
+
+/* Three wait for the one place, each behind the one before it, and get it in this order, though a park of the first ends
+   early. */
+static const char *const in_line[3] = {"sleeps", "second", "third"};
+static int served;
+
+static bool stands_in_line(void *number)
+{
+    return turns_state_of(in_line[*(int *)number]) == TURNS_PARKED;
+}
+
+static void take_in_order(void *number)
+{
+    int i = *(int *)number;
+    if (i > 0)
+        turns_until(stands_in_line, &numbers[i - 1]);
+    void *buffer = make_buffer(stage.q[0]);
+    turns_expect(served++, i);
+    turns_expect(gpusync_command_buffer_discard(stage.q[0], buffer), GPUSYNC_OK);
+}
+
+static void discard_behind_all(void *unused)
+{
+    turns_until(stands_in_line, &numbers[2]);
+    turns_unpark(NULL, stage.waiter);
+    turns_until(stands_in_line, &numbers[0]);
+    discard_first(unused);
+}
+
+static void set_up_line(void *unused)
+{
+    open_narrow(1);
+    served = 0;
+    buffers[0] = make_buffer(stage.q[0]);
+    for (int i = 0; i < 3; i++)
+        turns_add(in_line[i], take_in_order, &numbers[i]);
+    turns_add("discards", discard_behind_all, NULL);
+}
+
+without_stage(test_R37_room_is_served_in_the_order_of_the_waits)
+{
+    const turns_race race = {
+        .name = "line for room", .setup = set_up_line, .teardown = tear_down_room, .user = &numbers[1]};
+    run_race(&race, 2, 200, 0);
 }
 
 /* A limit passes as the place comes: it is had, or it is there for the next. With another thread in the line the place
@@ -1168,6 +1291,138 @@ without_stage(test_R20_a_destroyed_queue_is_a_failed_point)
     run_race(&race, 0, 300, 15);
 }
 
+/* UNORDERED work ends in any order, beside tickets, while a thread waits for everything, and perhaps destroys the queue.
+   The first is held, or cancelled by the destroy; the second fails. */
+static void wait_for_everything(void *destroys)
+{
+    begun[0] = turns_self();
+    gpusync_result result = wait_for_ever(stage.q[0], GPUSYNC_EVERYTHING);
+    bool destroyed = result == GPUSYNC_ERROR_DESTROYED;
+    turns_check(result == GPUSYNC_ERROR_EXECUTION || (destroys && (destroyed || result == GPUSYNC_ERROR_CANCELLED)));
+    for (int i = 0; i < 3 && !destroyed; i++)
+        turns_check(metal_status(buffers[i]) >= 4 || (i == 0 && destroys && !is_committed(buffers[i])));
+    see(!destroyed);
+}
+
+static void destroy_with_unordered(void *unused)
+{
+    turns_until(have_begun, &numbers[1]);
+    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    for (int i = 0; i < 2; i++)
+        turns_expect(outcomes[i].calls, 1);
+}
+
+static void set_up_unordered(void *destroys)
+{
+    begin(1, 1);
+    memset(begun, 0, sizeof begun);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    for (int i = 0; i < 3; i++)
+        buffers[i] = metal_retain(make_buffer(stage.q[0]));
+    softmetal_fail(buffers[1], NULL, 3, NULL);
+    for (int i = 0; i < 2; i++)
+        submit_buffer(stage.q[0], buffers[i], i ? NULL : &wait, NULL, &outcomes[i], GPUSYNC_SUBMIT_UNORDERED);
+    commit_buffer(stage.q[0], buffers[2]);
+    turns_add("waits", wait_for_everything, destroys);
+    turns_add("signals", signal_one, &numbers[0]);
+    if (destroys)
+        turns_add("destroys", destroy_with_unordered, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_unordered(void *destroys)
+{
+    if (!destroys) {
+        turns_check(gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
+        turns_expect(records_of(stage.q[0]), 1);
+        turns_expect(gpusync_wait(stage.q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_OK); /* it was told */
+    }
+    bool ran = is_committed(buffers[0]);
+    turns_check(ran || destroys);
+    turns_expect(outcomes[0].result, ran ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED);
+    turns_expect(outcomes[1].result, GPUSYNC_ERROR_EXECUTION);
+    for (int i = 0; i < 3; i++)
+        metal_release(buffers[i]);
+    see(ran ? 2 : 3);
+    close_stage();
+}
+
+without_stage(test_R30_a_wait_for_everything_and_a_destroy_cover_UNORDERED_work)
+{
+    const turns_race races[] = {
+        {.name = "UNORDERED and everything", .setup = set_up_unordered, .teardown = tear_down_unordered},
+        {.name = "UNORDERED and destroy", .setup = set_up_unordered, .teardown = tear_down_unordered, .user = numbers},
+    };
+    run_race(&races[0], 1, 200, 6);
+    run_race(&races[1], 1, 200, 15);
+}
+
+enum { QUEUE_GONE, TIMELINE_GONE, DEVICE_GONE, GONES };
+static int gones[GONES];
+
+/* The queue of a callback that runs is destroyed. As long as the callback finds its buffer open, it may encode. */
+static void encode_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    note_outcome(user, result, error);
+    result = gpusync_encode_signal(stage.q[0], buffers[1], gpusync_at_value(stage.t[0], 1));
+    see(result == GPUSYNC_OK);
+    if (result != GPUSYNC_OK) {
+        turns_expect(result, GPUSYNC_ERROR_DESTROYED);
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        turns_point("encodes");
+        turns_expect(softmetal_live("buffer"), 1); /* what the open command buffer uses */
+    }
+}
+
+static void destroy_or_later(void *later)
+{
+    if (later)
+        turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
+    else
+        turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+}
+
+static void set_up_encoding(void *later)
+{
+    begin(1, 1);
+    memset(gones, 0, sizeof gones);
+    for (int i = 0; i < 2; i++)
+        buffers[i] = make_buffer(stage.q[0]);
+    void *memory = metal_buffer_new(gpusync_device_metal(stage.device), 16), *blit = metal_blit_begin(buffers[1]);
+    metal_fill(blit, memory, 0, 16, 1);
+    metal_end(blit);
+    metal_release(memory);
+    turns_expect(gpusync_on_done(gpusync_at_ticket(stage.q[0], commit_buffer(stage.q[0], buffers[0])),
+                                 encode_in_callback, &outcomes[0]),
+                 GPUSYNC_OK);
+    turns_add("destroys", destroy_or_later, later);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_encoding(void *later)
+{
+    stage.q[0] = NULL;
+    turns_expect(outcomes[0].calls, 1);
+    turns_expect(softmetal_live("buffer"), 0);
+    turns_expect(gones[QUEUE_GONE], later != NULL);
+    close_stage();
+}
+
+without_stage(test_R20_a_destroy_leaves_open_buffers_to_a_callback_that_runs)
+{
+    const turns_race races[] = {
+        {.name = "destroy and encoding", .setup = set_up_encoding, .teardown = tear_down_encoding},
+        {.name = "later destroy and encoding", .setup = set_up_encoding, .teardown = tear_down_encoding, .user = numbers},
+    };
+    for (size_t i = 0; i < 2; i++)
+        run_race(&races[i], 1, 200, 3);
+}
+
 /* Callbacks of the queue run in its destroy or in gpusync_device_run_callbacks, each once, and before the destroy has
    returned. */
 static int freed;
@@ -1190,6 +1445,13 @@ static void destroy_with_callbacks(void *unused)
     turns_expect(freed, 1);
 }
 
+/* No wait of the program's has told of the failure. */
+static void ask_for_everything(void *unused, gpusync_result result, const gpusync_error *error)
+{
+    turns_expect(result, GPUSYNC_ERROR_EXECUTION);
+    turns_expect(gpusync_poll(stage.q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
 static void set_up_handler(void *unused)
 {
     begin(1, 0);
@@ -1203,6 +1465,7 @@ static void set_up_handler(void *unused)
     void *witness = softmetal_new_witness(note_freed, NULL);
     turns_expect(gpusync_release_after(stage.q[0], tickets[1], witness), GPUSYNC_OK);
     metal_release(witness);
+    turns_expect(gpusync_on_done(gpusync_at_ticket(stage.q[0], tickets[1]), ask_for_everything, NULL), GPUSYNC_OK);
     turns_add("destroys", destroy_with_callbacks, NULL);
     turns_gpus(1);
     turns_callbacks_when_told(stage.device);
@@ -1262,9 +1525,6 @@ without_stage(test_R21_nothing_is_committed_after_abandon)
 
 /* A queue, a timeline and the device are destroyed later, while the GPU ends the last work. The device goes in the
    gpusync_device_run_callbacks that tells so: none comes after it. */
-enum { QUEUE_GONE, TIMELINE_GONE, DEVICE_GONE, GONES };
-static int gones[GONES];
-
 static void note_device_gone(void *unused)
 {
     count_gone(&gones[DEVICE_GONE]);
