@@ -37,6 +37,8 @@ extern void *dispatch_queue_create(const char *label, void *attribute);
 extern void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
 extern void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
 extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
+extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
+extern uint64_t dispatch_time(uint64_t when, int64_t delta);
 extern void dispatch_release(void *object);
 
 /* A message with arguments, their types in parentheses. */

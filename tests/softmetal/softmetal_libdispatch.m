@@ -39,6 +39,9 @@ void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*func
     sm_dispatch_after(when, queue, context, function);
 }
 
+uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) SM_SYMBOL("dispatch_time");
+uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) { return sm_dispatch_time(when, delta); }
+
 void sm_libdispatch_retain(void *object) SM_SYMBOL("dispatch_retain");
 void sm_libdispatch_retain(void *object)
 {
