@@ -537,7 +537,7 @@ static void *work(void *argument)
 static void set_latencies(bool overlaps)
 {
     softmetal_timing timing;
-    softmetal_chaos chaos = {.late_handler_per_mille = 20, .overlap_per_mille = overlaps ? 500 : 0};
+    softmetal_chaos chaos = {.late_handler_per_mille = 20};
     softmetal_get_timing(&timing);
     timing.watchdog_ns = SECONDS(60); /* 5 s may pass on a machine that stands still now and then; a deadlock lasts */
     timing.schedule.max_ns = 10000;
@@ -546,6 +546,8 @@ static void set_latencies(bool overlaps)
     timing.event_listener.max_ns = 20000;
     softmetal_set_timing(&timing);
     softmetal_set_seed(seed);
+    if (overlaps)
+        chaos.overlap_per_mille = chaos.complete_out_of_order_per_mille = 500;
     softmetal_set_chaos(&chaos);
 }
 
