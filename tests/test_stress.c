@@ -280,7 +280,7 @@ static gpusync_result send(worker *w, flight *f, void *buffer, gpusync_point wai
     static const uint32_t ways[] = {ENCODED, 0, GPUSYNC_SUBMIT_UNORDERED, GPUSYNC_SUBMIT_ON_GPU,
                                     GPUSYNC_SUBMIT_ON_GPU | GPUSYNC_SUBMIT_UNORDERED};
     gpusync_queue *q = w->s->q[f->queue];
-    uint32_t way = ways[draw(w, w->overlaps && wait.value ? 3 : LENGTH(ways))];
+    uint32_t way = ways[chance(w, 30) ? 0 : draw(w, w->overlaps && wait.value ? 3 : LENGTH(ways))];
     if (!signal.value)
         way &= ~(uint32_t)GPUSYNC_SUBMIT_UNORDERED;
     if (way != ENCODED) {
@@ -337,31 +337,42 @@ static void step_chain(worker *w)
 }
 
 /* The next work of the lane: its value comes behind those on the way, from whatever queue. */
-static void step_lane(worker *w)
+static void fill_place(worker *w)
 {
-    int place = free_place(w);
-    flight *f = take_off(w, (int)(chance(w, 80) ? (unsigned)w->token % QUEUES : draw(w, QUEUES)), place);
+    int place = free_place(w), queue = (int)(chance(w, 80) ? w->token % QUEUES : draw(w, QUEUES));
+    flight *f = take_off(w, queue, place);
+    void *buffer = make_buffer(w, w->s->q[queue]);
     f->timeline = w->lane;
     f->value = ++w->in_lane;
-    check(send(w, f, make_buffer(w, w->s->q[f->queue]), at(w->lane, 0), at(w->lane, f->value), fill_token) == GPUSYNC_OK);
+    softmetal_set_duration(buffer, 1000 * draw(w, 300));
+    check(send(w, f, buffer, at(w->lane, 0), at(w->lane, f->value), fill_token) == GPUSYNC_OK);
     promise_callback(w, f);
 }
 
-/* Reads what a work of the lane has written, as soon as its value is there. */
-static void step_reader(worker *w)
+/* Reads what the work of this value has written, as soon as that is there. */
+static void read_place(worker *w, uint64_t value)
 {
     int place = free_place(w);
     flight *f = take_off(w, (int)draw(w, QUEUES), place);
-    unsigned i = (unsigned)draw(w, w->count);
-    flight source = w->window[i];
-    if (source.timeline != w->lane) {
+    for (unsigned i = 0; i < w->count - 1; i++)
+        if (w->window[i].timeline == w->lane && w->window[i].value == value)
+            f->from = w->window[i].place;
+    if (f->from < 0) { /* it has landed meanwhile */
         w->count--;
         return;
     }
-    f->from = source.place;
-    check(send(w, f, make_buffer(w, w->s->q[f->queue]), at(w->lane, source.value), at(w->lane, 0), copy_token) ==
-          GPUSYNC_OK);
+    void *buffer = make_buffer(w, w->s->q[f->queue]);
+    check(send(w, f, buffer, at(w->lane, value), at(w->lane, 0), copy_token) == GPUSYNC_OK);
     promise_callback(w, f);
+}
+
+static void step_lane(worker *w)
+{
+    uint64_t first = w->in_lane + 1;
+    do
+        fill_place(w);
+    while (chance(w, 60));
+    read_place(w, first + draw(w, w->in_lane + 1 - first));
 }
 
 /* S4: earlier work of its queue, which may have failed, is not among what it waits for. */
@@ -500,12 +511,10 @@ static void *work(void *argument)
     for (unsigned round = 0; round < w->rounds; round++) {
         unsigned what = (unsigned)draw(w, 100);
         void *pool = metal_pool_push();
-        if (what < 35) {
+        if (what < (w->overlaps ? 15 : 35)) {
             step_chain(w);
         } else if (what < 45) {
             step_lane(w);
-        } else if (what < 50) {
-            step_reader(w);
         } else if (what < 60) {
             step_plain(w);
         } else if (what < 68) {
