@@ -808,6 +808,19 @@ on_stage_with(test_R29_the_error_inside_the_wrapper_is_told, .metal4 = true)
         }
 }
 
+/* A server keeps one failure on record. UNORDERED work has no ticket that its record could stand for. */
+on_both_kinds_with(test_R30_a_record_of_unordered_work_that_is_pushed_out_hides_no_ticket, .queue = {.error_log_count = 1})
+{
+    gpusync_ticket ticket = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    for (unsigned i = 0; i < 2; i++) {
+        void *buffer = new_buffer(s->q[0]);
+        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        SUBMIT(s->q[0], BUFFERS(buffer), .flags = UNORDERED);
+    }
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
 /* Somebody pulls the plug of an external GPU. */
 on_stage_with(test_R29_a_removed_device_is_lost, .metal4 = true, .timelines = 2)
 {
