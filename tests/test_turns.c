@@ -1368,8 +1368,9 @@ static void encode_in_callback(void *user, gpusync_result result, const gpusync_
     note_outcome(user, result, error);
     result = gpusync_encode_signal(stage.q[0], buffers[1], gpusync_at_value(stage.t[0], 1));
     see(result == GPUSYNC_OK);
-    if (result != GPUSYNC_OK) {
+    if (result != GPUSYNC_OK) { /* the buffer may be gone: it is not asked */
         turns_expect(result, GPUSYNC_ERROR_DESTROYED);
+        turns_expect(gpusync_commit(stage.q[0], buffers[1], NULL), GPUSYNC_ERROR_DESTROYED);
         return;
     }
     for (int i = 0; i < 3; i++) {
