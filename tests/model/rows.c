@@ -280,7 +280,7 @@ THREAD(b)
    [commit]. */
 THREAD(a)
 {
-    gpusync_result result = gpusync__enter(&Q, &W[0], NULL, false, NULL, NULL);
+    gpusync_result result = gpusync__enter(&Q, &W[0], NULL, false, NULL);
     assert(result == GPUSYNC_OK || result == GPUSYNC_ERROR_DESTROYED);
 }
 THREAD(b)
@@ -355,7 +355,7 @@ THREAD(a)
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__issue(&Q, &after); /* what was ready has been sent */
 #else
-    gpusync__enter(&Q, NULL, NULL, false, NULL, NULL); /* there is no such open work */
+    gpusync__enter(&Q, NULL, NULL, false, NULL); /* there is no such open work */
 #endif
 }
 THREAD(b)
