@@ -475,8 +475,8 @@ typedef struct gpusync_command_buffer_desc {
     references: if these fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; NOT_READY: no room, in a callback with timeout_ns 0; ERROR_WOULD_DEADLOCK: no room,
-             in a callback with a limit above 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, and for a second all places
-             have been open command buffers of which none was committed or discarded: only the program makes room;
+             in a callback with a limit above 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, all places are open command
+             buffers, and the last of these was opened a second ago or more: only the program makes room;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: this Metal accepts no descriptor.
              ERROR_INVALID_ARGUMENT also: descriptor is not one, or comes with unretained_references.
@@ -523,8 +523,8 @@ typedef struct gpusync__head {
 } gpusync__head;
 #endif
 
-/** True if the GPU no longer uses anything that this work, and all ordered work before it, uses, whether it succeeded
-    or failed. Ask this before memory is used again. One load, no message to Metal.
+/** True if the GPU no longer uses anything that this work, and all work with tickets before it, uses, whether it
+    succeeded or failed. Ask this before memory is used again. One load, no message to Metal.
     ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done, UNORDERED work, too (four
              loads). Does not look: in a loop call gpusync_poll now and then, for a handler that Metal has lost.
     Returns  false for NULL, whatever the ticket, and for a ticket that was not issued. Never true too early.
@@ -617,9 +617,10 @@ typedef struct gpusync_wait_options {
              returns one, all up to the newest one of the tickets that it covers count as told. So waits that overlap
              each return it, and one that begins later does not: threads that share a queue wait for their tickets. A
              failure of UNORDERED work counts as soon as it is on record. If the oldest one was pushed off the record,
-             the oldest that is left is returned (gpusync_error.dropped). While a failure sticks, each wait for
-             everything returns it. To see every failure use gpusync_queue_next_error.
-    Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
+             the oldest that is left is returned, of whatever work (gpusync_error.dropped). While a failure sticks, each
+             wait for everything that has no older one to tell returns it. To see every failure use
+    gpusync_queue_next_error. Work that has ended by the deadline counts as ended. A wait that timed out can be
+    repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
              ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
              handlers, one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of
@@ -758,9 +759,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 
 /** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
     the GPU uses and Metal does not retain.
-    Never released if the work, or ordered work before it, is given up while Metal has that (abandon, destroy on a lost
-    device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or, of
-    UNORDERED work, gpusync_error.in_use.
+    Never released if the work, or work with a ticket before it, is given up while Metal has that (abandon, destroy on a
+    lost device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or,
+    of UNORDERED work, gpusync_error.in_use.
     Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
                                                                    void *object);
@@ -856,7 +857,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work in flight that was to signal it is not affected.
-    reason   Copied: result, class, code, texts and labels reach what waits. Its result counts from
+    reason   Copied: result, class, code, texts, labels and queue_user reach what waits. Its result counts from
              ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION (NULL, too). Class NONE is OTHER.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
@@ -887,8 +888,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     A point that has not ended when its queue or timeline is destroyed fails with ERROR_DESTROYED: ANY and
     ALL_OR_FAILURE end, ALL goes on with the others; if it has ended when the wait looks again, that result counts. One
     that has not ended a second after the device was lost fails with ERROR_DEVICE_LOST.
-    GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, ALL those of
-    each such point, ALL_OR_FAILURE those of each up to `which`.
+    GPUSYNC_EVERYTHING counts as a wait for everything: the failures of the point of `which` are told, of no other.
     Returns  what a wait for the point of `which` returns; OK also if `which` is count: every point succeeded, or there
              is none. TIMEOUT: the limit came first; with ALL a point may have failed already (`which` names it).
              ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an unknown `how`.
@@ -996,7 +996,7 @@ typedef struct gpusync_submission {
              one with the waits. ERROR_INVALID_TICKET: a wait above what was committed, or EVERYTHING. ERROR_NOT_RISING
              also: the signals of one timeline do not rise, or a value above GPUSYNC_MAX_VALUE. ERROR_METAL_NIL:
              gpusync's own buffer. ERROR_ENQUEUED: any of them is enqueued. ERROR_INVALID_ARGUMENT also: a command
-             buffer with encoded waits or signals (commit it); one twice; a ticket of UNORDERED work; a point of another
+             buffer with encoded waits or signals (commit it); one twice; `ticket` beside UNORDERED; a point of another
              device; a signal of a ticket; an unknown flag.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
     Owns retains command buffers until their handlers ran, and what the points name until the submission has ended */
@@ -1062,7 +1062,7 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     Ordered work that was committed before the clear ends with this failure, or one of its own, whenever it ends.
     UNORDERED work and markers keep their own results.
     error    Gets it when OK, else is unchanged.
-    Returns  OK: it sticks; NOT_READY: none does; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: not a sticky queue.
+    Returns  OK: it sticks; NOT_READY: none does. ERROR_INVALID_ARGUMENT also: not a sticky queue.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error);
 
@@ -1082,8 +1082,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync
     (not in a spin, or in Metal), every callback and log call that runs. "Committed" and "scheduled" are Metal's states.
     "Over": nothing of it will run any more, and its ticket ends in its turn. "Waits on the host": gpusync holds it.
     Where "no committed work" is to signal, an open command buffer or the host may.
-    An age counts from when a buffer was opened, or work was held, sent, or found over; a commit to a busy queue does
-    not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
+    An age counts from when a buffer was opened, or work was held, sent, or ended on the GPU; a commit to a busy queue
+    does not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
     without a label have numbers, one series for the device.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
@@ -3578,6 +3578,7 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     dev->lost_ns = now;
     dev->loss = *error;
     dev->loss.result = GPUSYNC_ERROR_DEVICE_LOST;
+    dev->loss.encoder[0] = '\0';
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     after->loses = dev->log != NULL;
     after->more = true;
@@ -4439,13 +4440,16 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
     const gpusync_error *oldest = NULL;
+    bool later = false; /* a record of a later ticket, which is not told yet, stands in between */
     goal->told = 0;
     for (n += lost; n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
-        if ((uint64_t)record->ticket > goal->number && (oldest || !lost))
-            continue;
-        oldest = oldest ? oldest : record;
-        goal->told = n + 1;
+        bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
+        later |= !covered;
+        if (!later)
+            goal->told = n + 1;
+        if (covered && !oldest)
+            oldest = record;
     }
     if (!oldest && !gpusync__sticks(q))
         return GPUSYNC__WELL;
@@ -4463,8 +4467,8 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
     return w;
 }
 
-/* Whether a wait for room has its place. Committed work makes room by itself. Without any all places are open command
-   buffers: where the last was opened a second ago, a wait without a limit is in vain. */
+/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
+   buffers, and the last was opened a second ago, a wait without a limit is in vain. */
 static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
     gpusync__entry *e = &wait->goals->entry;
@@ -4475,8 +4479,11 @@ static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpu
         return GPUSYNC__WELL;
     }
     gpusync_result refused = gpusync__refuses(q, false);
-    const gpusync__work *last = gpusync__unsettled(q) ? NULL : q->open.prev->work;
-    if (refused == GPUSYNC_OK && wait->patient && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+    const gpusync__work *last = q->open.prev->work;
+    uint32_t open = 0;
+    for (const gpusync__entry *o = q->open.next; wait->patient && o->work; o = o->next)
+        open++;
+    if (refused == GPUSYNC_OK && open == q->room && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
         refused = GPUSYNC_ERROR_QUEUE_FULL;
     gpusync__explain(error, refused);
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
@@ -5710,7 +5717,8 @@ static gpusync_result gpusync__check_parts(const gpusync__work *w)
     return q->metal4 && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
 }
 
-/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed now. */
+/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed now.
+   */
 static void gpusync__join(gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
@@ -5726,6 +5734,8 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part)
             continue;
+        if (!w->label[0])
+            memcpy(w->label, part->label, sizeof w->label);
         q->room -= part->room;
         part->room = 0;
         gpusync__drop_open(part, after);
@@ -6754,11 +6764,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusy
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__look(queue, UINT64_MAX);
     gpusync__lock(queue->target.device);
-    bool closed = queue->target.alert & GPUSYNC__CLOSED, found = !closed && gpusync__sticks(queue);
+    bool found = gpusync__sticks(queue);
     if (found)
         *error = queue->stuck;
     gpusync__unlock(queue->target.device);
-    return closed ? GPUSYNC_ERROR_DESTROYED : found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket)
@@ -6777,6 +6787,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue,
         result = GPUSYNC_NOT_READY;
     if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
         queue->stuck_to = committed;
+        GPUSYNC__STORE(&queue->untold, queue->told < queue->log_count);
         GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
     }
     gpusync__unlock(queue->target.device);
@@ -6934,8 +6945,9 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
 {
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
     const gpusync__entry *lower = link->entry.next ? gpusync__lower(w, link) : NULL; /* off its ring there is none */
-    bool behind = lower && lower->work &&
-                  (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link) : link->behind == lower->number);
+    bool behind =
+        lower && lower->work &&
+        (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link) : w->unsent || link->behind == lower->number);
     gpusync__write_point(out, late ? "; can no longer signal" : "; is to signal", link->target, link->entry.number);
     if (!behind)
         return;
@@ -6957,7 +6969,8 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
         gpusync__write(out, "; gpusync's handler has not returned, or not begun: one of the program's, or its log, "
                             "notify or unpark, may still run");
     else if (w->state == GPUSYNC__SENT && early->state >= GPUSYNC__ENDED && early->running)
-        gpusync__write(out, "; its status may wait for the handlers of ticket %" PRIu64, early->ticket);
+        gpusync__write(out, "; its status may wait for the handlers of %s %" PRIu64, gpusync__work_name(early),
+                       early->ticket);
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
     if (w->state == GPUSYNC__HELD && w->place.next)
