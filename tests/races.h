@@ -277,7 +277,7 @@ TURNS_UNUSED static void run_race(const turns_race *one, unsigned switches, unsi
 {
     uint64_t count = 0;
     const char *limit = getenv("TURNS_LIMIT");
-    turns_race copy = *one, *race = &copy;
+    turns_race copy = *one;
     if (!copy.limit)
         copy.limit = limit ? strtoull(limit, NULL, 10) : 1000;
     seen = 0;
@@ -286,10 +286,18 @@ TURNS_UNUSED static void run_race(const turns_race *one, unsigned switches, unsi
     seeds *= 2;
 #endif
     if (!getenv("TURNS_SEEDS") || getenv("TURNS_SWITCHES"))
-        count += turns_run_all(race, switches);
+        count += turns_run_all(&copy, switches);
     if (!getenv("TURNS_SWITCHES") || getenv("TURNS_SEEDS"))
-        count += turns_run_seeds(race, seeds);
+        count += turns_run_seeds(&copy, seeds);
     check_count(count, expected);
+}
+
+/* The same of a race that needs no more than these. */
+TURNS_UNUSED static void race(const char *name, void (*set_up)(void *), void (*tear_down)(void *), void *user,
+                              unsigned switches, unsigned seeds, unsigned expected)
+{
+    const turns_race one = {.name = name, .setup = set_up, .teardown = tear_down, .user = user};
+    run_race(&one, switches, seeds, expected);
 }
 
 /* Of a race whose program the seed draws: there is nothing to search. */

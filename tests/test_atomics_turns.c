@@ -61,12 +61,8 @@ static void tear_down_busy(void *unused)
 
 without_stage(test_S2_a_busy_queue_never_looks_idle)
 {
-    const turns_race races[] = {
-        {.name = "busy", .setup = set_up_busy, .teardown = tear_down_busy},
-        {.name = "busy and UNORDERED", .setup = set_up_busy, .teardown = tear_down_busy, .user = numbers},
-    };
-    run_race(&races[0], 1, 300, 7);
-    run_race(&races[1], 1, 300, 3);
+    race("busy", set_up_busy, tear_down_busy, NULL, 1, 300, 7);
+    race("busy and UNORDERED", set_up_busy, tear_down_busy, numbers, 1, 300, 3);
 }
 
 /* Once is_done is true, the record is there, and a poll and a wait tell of the failure; a value that is reached by
@@ -103,8 +99,7 @@ static void set_up_record(void *unused)
 
 without_stage(test_S4_the_record_comes_before_is_done)
 {
-    const turns_race race = {.name = "record", .setup = set_up_record, .teardown = close_plainly};
-    run_race(&race, 1, 300, 3);
+    race("record", set_up_record, close_plainly, NULL, 1, 300, 3);
 }
 
 /* The second begins with the loss, for a thread that sees the loss without the lock, too. */
@@ -137,8 +132,7 @@ static void tear_down_lost(void *unused)
 
 without_stage(test_T6_no_call_tells_of_the_loss_before_its_second)
 {
-    const turns_race race = {.name = "lost", .setup = set_up_lost, .teardown = tear_down_lost};
-    run_race(&race, 1, 300, 3);
+    race("lost", set_up_lost, tear_down_lost, NULL, 1, 300, 3);
 }
 
 /* One thread is to unpark two sleepers, and the first of them sleeps again, for its other point, and is to be unparked
@@ -189,8 +183,8 @@ static void set_up_two_lists(void *unused)
 
 without_stage(test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep)
 {
-    const turns_race race = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
-    run_race(&race, 1, 4000, 0);
+    const turns_race two = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
+    run_race(&two, 1, 4000, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------------ >>asked -- */
@@ -242,8 +236,7 @@ static void tear_down_asked(void *unused)
 
 without_stage(test_R25_a_callback_that_is_due_is_run)
 {
-    const turns_race race = {.name = "asked", .setup = set_up_asked, .teardown = tear_down_asked};
-    run_race(&race, 1, 300, 0);
+    race("asked", set_up_asked, tear_down_asked, NULL, 1, 300, 0);
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>targets -- */
@@ -291,6 +284,5 @@ static void tear_down_targets(void *unused)
 
 without_stage(test_R24_a_look_everywhere_meets_objects_that_go)
 {
-    const turns_race race = {.name = "targets", .setup = set_up_targets, .teardown = tear_down_targets};
-    run_race(&race, 1, 300, 0);
+    race("targets", set_up_targets, tear_down_targets, NULL, 1, 300, 0);
 }

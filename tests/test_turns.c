@@ -101,8 +101,7 @@ static void tear_down_end(void *unused)
 
 without_stage(test_S4_a_ticket_that_three_may_end_ends_once)
 {
-    const turns_race race = {.name = "end", .setup = set_up_end, .teardown = tear_down_end};
-    run_race(&race, 1, 200, 1);
+    race("end", set_up_end, tear_down_end, NULL, 1, 200, 1);
 }
 
 /* A handler wakes a plain wait before it reads the GPU times; a wait for handlers comes behind both of them. */
@@ -144,12 +143,8 @@ static void tear_down_times(void *unused)
 
 without_stage(test_R26_behind_a_wait_for_handlers_a_poll_has_the_times)
 {
-    const turns_race races[] = {
-        {.name = "times", .setup = set_up_times, .teardown = tear_down_times, .user = &numbers[1]},
-        {.name = "times of two", .setup = set_up_times, .teardown = tear_down_times, .user = &numbers[2]},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 300, 3);
+    race("times", set_up_times, tear_down_times, &numbers[1], 1, 300, 3);
+    race("times of two", set_up_times, tear_down_times, &numbers[2], 1, 300, 3);
 }
 
 static void signal_one(void *number)
@@ -211,12 +206,8 @@ static void set_up_early(void *unused)
 
 without_stage(test_R23_a_sleeper_with_two_wakers_is_woken)
 {
-    const turns_race races[] = {
-        {.name = "wakers", .setup = set_up_wakers, .teardown = close_plainly},
-        {.name = "wakers and early parks", .setup = set_up_early, .teardown = close_plainly},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 1000, i == 0 ? 3 : 0);
+    race("wakers", set_up_wakers, close_plainly, NULL, 1, 1000, 3);
+    race("wakers and early parks", set_up_early, close_plainly, NULL, 1, 1000, 0);
 }
 
 /* What has ended by the deadline has ended: ended_ns is taken when the end is a fact. */
@@ -297,12 +288,8 @@ static void set_up_value_limit(void *unused)
 
 without_stage(test_S4_what_has_ended_by_the_deadline_has_ended)
 {
-    const turns_race races[] = {
-        {.name = "limit of a ticket", .setup = set_up_ticket_limit, .teardown = close_plainly},
-        {.name = "limit of a value", .setup = set_up_value_limit, .teardown = close_plainly},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 200, 3);
+    race("limit of a ticket", set_up_ticket_limit, close_plainly, NULL, 1, 200, 3);
+    race("limit of a value", set_up_value_limit, close_plainly, NULL, 1, 200, 3);
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>held -- */
@@ -374,66 +361,8 @@ static void tear_down_missed_end(void *unused)
 
 without_stage(test_S6_nothing_held_is_forgotten)
 {
-    const turns_race race = {.name = "missed", .setup = set_up_missed, .teardown = tear_down_missed};
-    const turns_race end = {.name = "missed end", .setup = set_up_missed_end, .teardown = tear_down_missed_end};
-    run_race(&race, 1, 200, 0);
-    run_race(&end, 1, 200, 0);
-}
-
-/* Held work is let go by the host, or by another queue, while other threads submit and commit behind it. */
-static void submit_held(void *unused)
-{
-    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
-    tickets[0] = submit_buffer(stage.q[0], make_buffer(stage.q[0]), &wait, NULL, &outcomes[0], 0);
-    turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
-}
-
-static void commit_plain(void *unused)
-{
-    tickets[1] = commit_buffer(stage.q[0], make_buffer(stage.q[0]));
-    turns_expect(wait_for_ever(stage.q[0], tickets[1]), GPUSYNC_OK);
-}
-
-static void signal_by_work(void *unused)
-{
-    void *buffer = make_buffer(stage.q[1]);
-    turns_expect(gpusync_encode_signal(stage.q[1], buffer, gpusync_at_value(stage.t[0], 1)), GPUSYNC_OK);
-    commit_buffer(stage.q[1], buffer);
-}
-
-static void set_up_signal(void *by_work)
-{
-    begin(2, 1);
-    turns_add("submits", submit_held, NULL);
-    turns_add("commits", commit_plain, NULL);
-    if (by_work)
-        turns_add("signals", signal_by_work, NULL);
-    else
-        turns_add("signals", signal_one, &numbers[0]);
-    turns_gpus(by_work ? 2 : 1);
-}
-
-static void tear_down_signal(void *unused)
-{
-    uint64_t value = 0;
-    turns_expect(gpusync_in_flight(stage.q[0]), 0);
-    turns_expect(gpusync_timeline_query(stage.t[0], &value, NULL), GPUSYNC_OK);
-    turns_expect(value, 1);
-    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK); /* runs the callback */
-    stage.q[0] = NULL;
-    turns_expect(outcomes[0].calls, 1);
-    turns_expect(outcomes[0].result, GPUSYNC_OK);
-    close_stage();
-}
-
-without_stage(test_S6_held_work_goes_with_its_signal)
-{
-    const turns_race races[] = {
-        {.name = "host signal and commit", .setup = set_up_signal, .teardown = tear_down_signal},
-        {.name = "signal of work and commit", .setup = set_up_signal, .teardown = tear_down_signal, .user = numbers},
-    };
-    run_race(&races[0], 1, 200, 0);
-    run_race(&races[1], 0, 200, 0);
+    race("missed", set_up_missed, tear_down_missed, NULL, 1, 200, 0);
+    race("missed end", set_up_missed_end, tear_down_missed_end, NULL, 1, 200, 0);
 }
 
 /* Two threads signal one timeline from the host: one writes the event for both, and what is last on it is the highest. */
@@ -466,8 +395,7 @@ static void tear_down_event(void *unused)
 
 without_stage(test_S7_the_event_gets_the_highest_value)
 {
-    const turns_race race = {.name = "event", .setup = set_up_event, .teardown = tear_down_event};
-    run_race(&race, 1, 200, 3);
+    race("event", set_up_event, tear_down_event, NULL, 1, 200, 3);
 }
 
 /* Two threads commit to one queue: the order of tickets is the order in Metal. */
@@ -503,62 +431,7 @@ static void tear_down_order(void *unused)
 
 without_stage(test_S3_the_order_of_tickets_is_the_order_in_Metal)
 {
-    const turns_race race = {.name = "order", .setup = set_up_order, .teardown = tear_down_order};
-    run_race(&race, 1, 200, 0);
-}
-
-/* Held work, and a plain commit behind it, are cancelled as they are let go. */
-static void cancel(void *unused)
-{
-    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
-}
-
-static void wait_for_second(void *unused)
-{
-    results[1] = wait_for_ever(stage.q[0], tickets[1]);
-}
-
-static void set_up_cancel(void *unused)
-{
-    begin(1, 2);
-    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
-    const gpusync_point after = gpusync_at_value(stage.t[1], 1);
-    for (int i = 0; i < 2; i++)
-        buffers[i] = metal_retain(make_buffer(stage.q[0]));
-    tickets[0] = submit_buffer(stage.q[0], buffers[0], &wait, NULL, &outcomes[0], 0);
-    tickets[1] = submit_buffer(stage.q[0], buffers[1], NULL, &after, &outcomes[1], 0);
-    turns_add("cancels", cancel, NULL);
-    turns_add("signals", signal_one, &numbers[0]);
-    turns_add("waits", wait_for_second, NULL);
-    turns_gpus(1);
-    turns_callbacks_when_told(stage.device);
-}
-
-static void tear_down_cancel(void *unused)
-{
-    uint64_t value = 0;
-    unsigned cancelled = 0;
-    for (int i = 0; i < 2; i++) {
-        gpusync_result result = is_committed(buffers[i]) ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED;
-        turns_expect(gpusync_poll(stage.q[0], tickets[i], NULL), result);
-        turns_expect(outcomes[i].calls, 1);
-        turns_expect(outcomes[i].result, result);
-        cancelled += result != GPUSYNC_OK;
-        metal_release(buffers[i]);
-    }
-    turns_expect(results[1], outcomes[1].result);
-    turns_check(outcomes[0].result == GPUSYNC_OK || outcomes[1].result != GPUSYNC_OK); /* in the order of tickets */
-    turns_expect(records_of(stage.q[0]), cancelled);
-    turns_expect(gpusync_timeline_query(stage.t[1], &value, NULL), outcomes[1].result);
-    turns_expect(value, outcomes[1].result == GPUSYNC_OK);
-    see(cancelled);
-    close_stage();
-}
-
-without_stage(test_S4_cancelled_work_never_runs)
-{
-    const turns_race race = {.name = "cancel_held and issue", .setup = set_up_cancel, .teardown = tear_down_cancel};
-    run_race(&race, 1, 200, 7);
+    race("order", set_up_order, tear_down_order, NULL, 1, 200, 0);
 }
 
 /* Two threads commit rising values of one timeline to two queues, numbered at the commit, in each way to signal. Nothing
@@ -711,10 +584,8 @@ without_stage(test_R33_rising_values_of_several_queues_go_in_their_order)
     };
     static const char *const names[] = {"rising values", "rising UNORDERED values", "rising values and cancel",
                                         "rising values and the host"};
-    for (int i = 0; i < 4; i++) {
-        const turns_race race = {names[i], set_up_rising, tear_down_rising, &plans[i], 0, 0, 0, false};
-        run_race(&race, 1, 300, plans[i].beside ? 3 : 2);
-    }
+    for (int i = 0; i < 4; i++)
+        race(names[i], set_up_rising, tear_down_rising, &plans[i], 1, 300, plans[i].beside ? 3 : 2);
 }
 
 /* A failure sticks, and is cleared, while a thread commits behind it. What was committed before the clear ends with the
@@ -791,8 +662,7 @@ static void tear_down_clear(void *unused)
 
 without_stage(test_R32_a_clear_parts_what_was_committed_before_it)
 {
-    const turns_race race = {.name = "clear and commit", .setup = set_up_clear, .teardown = tear_down_clear};
-    run_race(&race, 1, 300, 7);
+    race("clear and commit", set_up_clear, tear_down_clear, NULL, 1, 300, 7);
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>room -- */
@@ -863,12 +733,8 @@ static void set_up_ends(void *unused)
 
 without_stage(test_R10_each_place_wakes_one)
 {
-    const turns_race races[] = {
-        {.name = "room and discards", .setup = set_up_discards, .teardown = tear_down_room, .user = &numbers[1]},
-        {.name = "room and ends", .setup = set_up_ends, .teardown = tear_down_room, .user = &numbers[2]},
-    };
-    run_race(&races[0], 1, 200, 0);
-    run_race(&races[1], 0, 1000, 0);
+    race("room and discards", set_up_discards, tear_down_room, &numbers[1], 1, 200, 0);
+    race("room and ends", set_up_ends, tear_down_room, &numbers[2], 0, 1000, 0);
 }
 
 /* Three wait for the one place, each behind the one before it, and get it in this order, though a park of the first ends
@@ -911,9 +777,7 @@ static void set_up_line(void *unused)
 
 without_stage(test_R37_room_is_served_in_the_order_of_the_waits)
 {
-    const turns_race race = {
-        .name = "line for room", .setup = set_up_line, .teardown = tear_down_room, .user = &numbers[1]};
-    run_race(&race, 2, 200, 0);
+    race("line for room", set_up_line, tear_down_room, &numbers[1], 2, 200, 0);
 }
 
 /* A limit passes as the place comes: it is had, or it is there for the next. With another thread in the line the place
@@ -955,12 +819,8 @@ static void set_up_limit_and_another(void *unused)
 
 without_stage(test_R10_a_limit_loses_no_place)
 {
-    const turns_race races[] = {
-        {"limit of room", set_up_limit_alone, tear_down_room, &numbers[1], 0, 0, 0, false},
-        {"limit of room and another", set_up_limit_and_another, tear_down_room, &numbers[1], 0, 0, 0, false},
-    };
-    run_race(&races[0], 1, 200, 3);
-    run_race(&races[1], 1, 200, 3);
+    race("limit of room", set_up_limit_alone, tear_down_room, &numbers[1], 1, 200, 3);
+    race("limit of room and another", set_up_limit_and_another, tear_down_room, &numbers[1], 1, 200, 3);
 }
 
 /* ----------------------------------------------------------------------------------------------------- >>others -- */
@@ -1094,10 +954,8 @@ without_stage(test_R18_a_value_of_other_code_is_not_missed)
 {
     static const char *const names[WAITINGS] = {"listener and callback", "listener and sleeper",
                                                 "listener and two sleepers", "listener and held work"};
-    for (int i = 0; i < WAITINGS; i++) {
-        const turns_race race = {names[i], set_up_listener, tear_down_listener, &waitings[i], 0, 0, 0, false};
-        run_race(&race, i == HELD_WORK ? 0 : 1, 100, 0);
-    }
+    for (int i = 0; i < WAITINGS; i++)
+        race(names[i], set_up_listener, tear_down_listener, &waitings[i], i == HELD_WORK ? 0 : 1, 100, 0);
 }
 
 /* The event shows 5, but stays below the own signal of 2 until that work has settled. The thread that has read the event
@@ -1116,8 +974,7 @@ static void set_up_settling(void *unused)
 
 without_stage(test_R18_a_value_that_is_not_believed_is_read_again)
 {
-    const turns_race race = {.name = "event and settling", .setup = set_up_settling, .teardown = tear_down_listener};
-    run_race(&race, 1, 200, 0);
+    race("event and settling", set_up_settling, tear_down_listener, NULL, 1, 200, 0);
 }
 
 /* The call reserves room for the queues that there are, and a newer one comes in between. */
@@ -1144,8 +1001,7 @@ static void set_up_newer(void *unused)
 
 without_stage(test_R27_a_newer_queue_takes_no_place_of_an_older_one)
 {
-    const turns_race race = {.name = "device and newer queue", .setup = set_up_newer, .teardown = close_plainly};
-    run_race(&race, 1, 200, 3);
+    race("device and newer queue", set_up_newer, close_plainly, NULL, 1, 200, 3);
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>destroy -- */
@@ -1236,12 +1092,8 @@ static void tear_down_sleeper(void *unused)
 
 without_stage(test_R20_a_destroy_ends_waits_in_progress)
 {
-    const turns_race races[] = {
-        {.name = "destroy and sleeper", .setup = set_up_sleeper, .teardown = tear_down_sleeper},
-        {.name = "destroy before the end", .setup = set_up_sleeper, .teardown = tear_down_sleeper, .user = numbers},
-    };
-    run_race(&races[0], 1, 200, 15);
-    run_race(&races[1], 0, 300, 5);
+    race("destroy and sleeper", set_up_sleeper, tear_down_sleeper, NULL, 1, 200, 15);
+    race("destroy before the end", set_up_sleeper, tear_down_sleeper, numbers, 0, 300, 5);
 }
 
 /* ALL goes on for the value when the queue of its ticket is destroyed; ALL_OR_FAILURE ends. */
@@ -1287,8 +1139,7 @@ static void set_up_many(void *unused)
 
 without_stage(test_R20_a_destroyed_queue_is_a_failed_point)
 {
-    const turns_race race = {.name = "destroy and many", .setup = set_up_many, .teardown = tear_down_sleeper};
-    run_race(&race, 0, 300, 15);
+    race("destroy and many", set_up_many, tear_down_sleeper, NULL, 0, 300, 15);
 }
 
 /* UNORDERED work ends in any order, beside tickets, while a thread waits for everything, and perhaps destroys the queue.
@@ -1351,12 +1202,8 @@ static void tear_down_unordered(void *destroys)
 
 without_stage(test_R30_a_wait_for_everything_and_a_destroy_cover_UNORDERED_work)
 {
-    const turns_race races[] = {
-        {.name = "UNORDERED and everything", .setup = set_up_unordered, .teardown = tear_down_unordered},
-        {.name = "UNORDERED and destroy", .setup = set_up_unordered, .teardown = tear_down_unordered, .user = numbers},
-    };
-    run_race(&races[0], 1, 200, 6);
-    run_race(&races[1], 1, 200, 15);
+    race("UNORDERED and everything", set_up_unordered, tear_down_unordered, NULL, 1, 200, 6);
+    race("UNORDERED and destroy", set_up_unordered, tear_down_unordered, numbers, 1, 200, 15);
 }
 
 enum { QUEUE_GONE, TIMELINE_GONE, DEVICE_GONE, GONES };
@@ -1416,12 +1263,8 @@ static void tear_down_encoding(void *later)
 
 without_stage(test_R20_a_destroy_leaves_open_buffers_to_a_callback_that_runs)
 {
-    const turns_race races[] = {
-        {.name = "destroy and encoding", .setup = set_up_encoding, .teardown = tear_down_encoding},
-        {.name = "later destroy and encoding", .setup = set_up_encoding, .teardown = tear_down_encoding, .user = numbers},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 200, 3);
+    race("destroy and encoding", set_up_encoding, tear_down_encoding, NULL, 1, 200, 3);
+    race("later destroy and encoding", set_up_encoding, tear_down_encoding, numbers, 1, 200, 3);
 }
 
 /* Callbacks of the queue run in its destroy or in gpusync_device_run_callbacks, each once, and before the destroy has
@@ -1481,8 +1324,7 @@ static void tear_down_handler(void *unused)
 
 without_stage(test_R25_a_destroy_and_handlers_run_each_callback_once)
 {
-    const turns_race race = {.name = "destroy and handler", .setup = set_up_handler, .teardown = tear_down_handler};
-    run_race(&race, 1, 200, 0);
+    race("destroy and handler", set_up_handler, tear_down_handler, NULL, 1, 200, 0);
 }
 
 /* A signal is about to send held work as its queue is abandoned: once abandon has returned, Metal gets nothing. */
@@ -1520,8 +1362,7 @@ static void tear_down_abandon(void *unused)
 
 without_stage(test_R21_nothing_is_committed_after_abandon)
 {
-    const turns_race race = {.name = "abandon and commit", .setup = set_up_abandon, .teardown = tear_down_abandon};
-    run_race(&race, 1, 200, 7);
+    race("abandon and commit", set_up_abandon, tear_down_abandon, NULL, 1, 200, 7);
 }
 
 /* A queue, a timeline and the device are destroyed later, while the GPU ends the last work. The device goes in the
@@ -1603,9 +1444,7 @@ static void tear_down_later(void *unused)
 
 without_stage(test_R22_destroy_later_and_the_last_handler)
 {
-    const turns_race race = {
-        .name = "destroy_later and the last handler", .setup = set_up_later, .teardown = tear_down_later};
-    run_race(&race, 0, 300, 0);
+    race("destroy_later and the last handler", set_up_later, tear_down_later, NULL, 0, 300, 0);
 }
 
 /* The last queue of a device that is destroyed later goes in a callback, while the call that has destroyed the queue is
@@ -1648,9 +1487,7 @@ static void tear_down_last_queue(void *unused)
 
 without_stage(test_R22_the_last_queue_and_its_device_go_in_a_callback)
 {
-    const turns_race race = {
-        .name = "destroy_later and the device's end", .setup = set_up_last_queue, .teardown = tear_down_last_queue};
-    run_race(&race, 2, 200, 0);
+    race("destroy_later and the device's end", set_up_last_queue, tear_down_last_queue, NULL, 2, 200, 0);
 }
 
 /* The handler of failed work calls log, unpark and notify, while a thread that the wait has let go destroys all. */
@@ -1710,12 +1547,8 @@ static void set_up_gone_later(void *unused)
 
 without_stage(test_S10_nothing_is_called_after_device_destroy)
 {
-    const turns_race races[] = {
-        {.name = "device_destroy and notify", .setup = set_up_gone, .teardown = tear_down_gone},
-        {.name = "device_destroy and destroy_later", .setup = set_up_gone_later, .teardown = close_plainly},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 200, 0);
+    race("device_destroy and notify", set_up_gone, tear_down_gone, NULL, 1, 200, 0);
+    race("device_destroy and destroy_later", set_up_gone_later, close_plainly, NULL, 1, 200, 0);
 }
 
 /* A timeline is destroyed between the work that signals it and the work that waits for it. Behind the commit of the
@@ -1781,10 +1614,6 @@ static void tear_down_between(void *commits)
 
 without_stage(test_R19_a_timeline_destroyed_behind_the_commit_of_its_signal_carries_accepted_work)
 {
-    const turns_race races[] = {
-        {"timeline destroy and commit", set_up_between, tear_down_between, numbers, 0, 0, 0, false},
-        {"timeline destroy and discard", set_up_between, tear_down_between, NULL, 0, 0, 0, false},
-    };
-    run_race(&races[0], 0, 300, 15);
-    run_race(&races[1], 0, 100, 9);
+    race("timeline destroy and commit", set_up_between, tear_down_between, numbers, 0, 300, 15);
+    race("timeline destroy and discard", set_up_between, tear_down_between, NULL, 0, 100, 9);
 }
