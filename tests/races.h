@@ -36,7 +36,7 @@ static struct {
     bool gone;           /* the device's destroy has returned OK */
     long blocks;         /* of GPUSYNC_MALLOC */
     unsigned notifies, lines;
-    unsigned early_parks; /* so many parks of the task "sleeps" end at once */
+    unsigned early_parks;   /* so many parks of the task "sleeps" end at once */
     gpusync_waiter *waiter; /* of its last park */
 } stage;
 

@@ -35,9 +35,9 @@ static void must_be(bool good, const char *what, int line)
 
 typedef struct flight {
     int queue;
-    gpusync_ticket ticket; /* 0: it is UNORDERED */
-    int place, from; /* of the memory, that the work writes and reads; below 0: none */
-    bool fails;      /* it, or what it waits for */
+    gpusync_ticket ticket;      /* 0: it is UNORDERED */
+    int place, from;            /* of the memory, that the work writes and reads; below 0: none */
+    bool fails;                 /* it, or what it waits for */
     gpusync_timeline *timeline; /* that it signals; NULL: none */
     uint64_t value;
 } flight;
@@ -59,9 +59,9 @@ typedef struct worker {
     unsigned char token;
     gpusync_timeline *chain, *lane;
     uint64_t value, in_lane; /* the highest that is on its way */
-    bool chain_fails; /* so does all that waits for it */
-    bool followed;    /* ... and something does */
-    int last_place;   /* where the token is then */
+    bool chain_fails;        /* so does all that waits for it */
+    bool followed;           /* ... and something does */
+    int last_place;          /* where the token is then */
     flight window[WINDOW];
     unsigned count;
 } worker;
@@ -284,11 +284,10 @@ static gpusync_result send(worker *w, flight *f, void *buffer, gpusync_point wai
     if (!signal.value)
         way &= ~(uint32_t)GPUSYNC_SUBMIT_UNORDERED;
     if (way != ENCODED) {
-        gpusync_submission submission = {&wait, wait.value != 0, &buffer, 1, &signal, signal.value != 0,
-                                         NULL, NULL, NULL, way};
         bool unordered = way & GPUSYNC_SUBMIT_UNORDERED;
+        gpusync_submission submission = {
+            &wait, wait.value != 0, &buffer, 1, &signal, signal.value != 0, NULL, &w->ends[f->place], NULL, way};
         submission.on_complete = unordered ? note_end : NULL;
-        submission.user = &w->ends[f->place];
         PUT(&w->ends[f->place].over, false);
         commands(w, buffer, f);
         return gpusync_submit(q, &submission, unordered ? NULL : &f->ticket);
