@@ -187,35 +187,14 @@ on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true)
     }
 }
 
-/* A tool under memory pressure makes a queue, and tries again later. */
-static const gpusync_queue_desc labelled = {.metal4 = true, .label = "a label"};
-
-on_stage_with(test_R29_without_memory_no_queue_is_made, .no_queue = true)
-{
-    gpusync_result result;
-    long n = 0;
-    do {
-        gpusync_queue *queue = (gpusync_queue *)s;
-        long blocks = kit_now().blocks, live = softmetal_live(NULL);
-        memory_fail(++n, false);
-        result = gpusync_queue_create(s->device, &labelled, &queue);
-        memory_fail(0, false);
-        assert_int_equal(queue != NULL, result == GPUSYNC_OK);
-        if (result != GPUSYNC_OK) assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_ok(gpusync_queue_destroy(queue));
-        assert_int_equal(kit_now().blocks, blocks);
-        assert_int_equal(softmetal_live(NULL), live);
-    } while (result != GPUSYNC_OK && n < 20);
-    assert_ok(result);
-    assert_true(n > 3); /* the queue, its records, its own timeline */
-}
-
-/* Metal's objects: the queue, the listener of its own event, that event. Without a listener looks do. */
+/* Memory is short: Metal has no queue, no listener of the queue's own event, or no such event. Without a listener looks
+   do. */
 on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue = true,
               .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
     static const gpusync_result results[] = {GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK};
     for (unsigned i = 0; i < LENGTH(results); i++) {
+        static const gpusync_queue_desc labelled = {.metal4 = true, .label = "a label"};
         gpusync_queue *queue = (gpusync_queue *)s;
         gpusync_timeline *timeline = new_timeline(s->device);
         long blocks = kit_now().blocks, live = softmetal_live(NULL);
@@ -1456,27 +1435,4 @@ on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .tim
         assert_int_equal(gpusync_in_flight(s->q[0]), 0);
         assert_int_equal(softmetal_live("commit_options"), 0);
     }
-}
-
-/* The device is lost while another thread makes a queue, whose own timeline is there already. */
-static void lose_the_device(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    if (phase != SOFTMETAL_AFTER || strcmp(selector, "signaledValue") != 0) return;
-    softmetal_set_message_hook(NULL, NULL);
-    softmetal_finish(user);
-}
-
-on_stage_with(test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue, .metal4 = true)
-{
-    gpusync_queue *queue = (gpusync_queue *)s;
-    void *buffer = new_buffer(s->q[0]);
-    long events = softmetal_live("shared_event"), queues = softmetal_live("queue4");
-    softmetal_fail_as(buffer, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
-    commit(s->q[0], buffer);
-    softmetal_set_message_hook(lose_the_device, buffer);
-    assert_result(gpusync_queue_create(s->device, &labelled, &queue), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_null(queue);
-    assert_true(gpusync_device_is_lost(s->device));
-    assert_int_equal(softmetal_live("shared_event"), events);
-    assert_int_equal(softmetal_live("queue4"), queues);
 }
