@@ -1205,6 +1205,40 @@ without_stage(test_R30_a_wait_for_everything_and_a_destroy_cover_UNORDERED_work)
     race("UNORDERED and destroy", set_up_unordered, tear_down_unordered, numbers, 1, 200, 15);
 }
 
+/* UNORDERED work with signals ends before earlier such work does, while a thread commits more: the memory of each is used
+   again, and is the work's alone until its handler has returned. */
+static void submit_some(void *unused)
+{
+    for (uint64_t value = 1; value <= 4; value++) {
+        const gpusync_point signal = gpusync_at_value(stage.t[1], value);
+        submit_buffer(stage.q[0], make_buffer(stage.q[0]), NULL, &signal, &outcomes[1], GPUSYNC_SUBMIT_UNORDERED);
+    }
+}
+
+static void set_up_reuse(void *unused)
+{
+    begin(1, 2);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    submit_buffer(stage.q[0], make_buffer(stage.q[0]), &wait, NULL, &outcomes[0], GPUSYNC_SUBMIT_UNORDERED);
+    turns_add("submits", submit_some, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_reuse(void *unused)
+{
+    turns_expect(outcomes[1].calls, 4);
+    turns_expect(gpusync_timeline_wait(stage.t[1], 4, 0, NULL), GPUSYNC_OK);
+    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
+    turns_check(gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
+    close_stage();
+}
+
+without_stage(test_R30_UNORDERED_work_that_ends_early_goes_once)
+{
+    race("UNORDERED and reuse", set_up_reuse, tear_down_reuse, NULL, 2, 300, 0);
+}
+
 enum { QUEUE_GONE, TIMELINE_GONE, DEVICE_GONE, GONES };
 static int gones[GONES];
 

@@ -181,11 +181,8 @@ static void submit_with(gpusync_queue *queue, const gpusync_point *wait, void *w
     ok(gpusync_submit(queue, &submission, NULL));
 }
 
-#if GPUSYNC_VERSION < 600 /* where what is ON_GPU is the default, and HOST_SYNC, which is 2, is strict */
-enum { ON_GPU = 0, STRICT = 2 };
-#else
-enum { ON_GPU = GPUSYNC_SUBMIT_ON_GPU, STRICT = 0 };
-#endif
+/* Up to 0.5 what is ON_GPU was the default, and HOST_SYNC, which was 2, is strict. */
+enum { ON_GPU = GPUSYNC_VERSION < 600 ? 0 : 8, STRICT = GPUSYNC_VERSION < 600 ? 2 : 0 };
 
 static void submit(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
 {
