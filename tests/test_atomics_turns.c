@@ -132,7 +132,7 @@ static void tear_down_lost(void *unused)
 
 without_stage(test_T6_no_call_tells_of_the_loss_before_its_second)
 {
-    race("lost", set_up_lost, tear_down_lost, NULL, 1, 300, 3);
+    race("lost", set_up_lost, tear_down_lost, NULL, 1, 4000, 3);
 }
 
 /* One thread is to unpark two sleepers, and the first of them sleeps again, for its other point, and is to be unparked

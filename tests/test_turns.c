@@ -292,10 +292,12 @@ without_stage(test_S4_what_has_ended_by_the_deadline_has_ended)
 
 /* ------------------------------------------------------------------------------------------------------- >>held -- */
 
-static void hold(int i)
+/* Each on a queue of its own, or, UNORDERED, on one. */
+static void hold(int i, bool together)
 {
     const gpusync_point wait = gpusync_at_value(stage.t[i], 1);
-    tickets[i] = submit_buffer(stage.q[i], make_buffer(stage.q[i]), &wait, NULL, NULL, 0);
+    gpusync_queue *q = stage.q[together ? 0 : i];
+    tickets[i] = submit_buffer(q, make_buffer(q), &wait, NULL, NULL, together ? GPUSYNC_SUBMIT_UNORDERED : 0);
 }
 
 static void commit_behind(void *unused)
@@ -303,21 +305,21 @@ static void commit_behind(void *unused)
     tickets[2] = commit_buffer(stage.q[0], buffers[0]);
 }
 
-static void set_up_missed(void *unused)
+static void set_up_missed(void *together)
 {
     begin(2, 2);
     buffers[0] = make_buffer(stage.q[0]);
     for (int i = 0; i < 2; i++)
-        hold(i);
+        hold(i, together);
     turns_add("signals 0", signal_one, &numbers[0]);
     turns_add("signals 1", signal_one, &numbers[1]);
     turns_add("commits", commit_behind, NULL);
 }
 
 /* No wait looks: what Metal does not have by now is forgotten. */
-static void tear_down_missed(void *unused)
+static void tear_down_missed(void *together)
 {
-    turns_expect(softmetal_outstanding(stage.metal[0]) >= 2, 1);
+    turns_expect(softmetal_outstanding(stage.metal[0]), together ? 3 : 2);
     for (int i = 0; i < 2; i++)
         softmetal_finish_queue(stage.metal[i]);
     for (int i = 0; i < 2; i++) {
@@ -360,6 +362,7 @@ static void tear_down_missed_end(void *unused)
 without_stage(test_S6_nothing_held_is_forgotten)
 {
     race("missed", set_up_missed, tear_down_missed, NULL, 1, 200, 0);
+    race("missed together", set_up_missed, tear_down_missed, numbers, 2, 200, 0);
     race("missed end", set_up_missed_end, tear_down_missed_end, NULL, 1, 200, 0);
 }
 
