@@ -183,8 +183,8 @@ static void set_up_two_lists(void *unused)
 
 without_stage(test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep)
 {
-    const turns_race two = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
-    run_race(&two, 1, 4000, 0);
+    const turns_race lists = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
+    run_race(&lists, 1, 4000, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------------ >>asked -- */
