@@ -36,7 +36,8 @@ static struct {
     bool gone;           /* the device's destroy has returned OK */
     long blocks;         /* of GPUSYNC_MALLOC */
     unsigned notifies, lines;
-    unsigned early_parks; /* so many parks of the task "sleeps" end at once */
+    unsigned early_parks;   /* so many parks of the task "sleeps" end at once */
+    gpusync_waiter *waiter; /* of its last park */
 } stage;
 
 /* A function of the program is called: S10. */
@@ -70,10 +71,13 @@ static void race_yield(void *user)
 static void race_park(void *user, gpusync_waiter *waiter, uint64_t deadline)
 {
     check_called();
-    if (stage.early_parks > 0 && strcmp(turns_self()->name, "sleeps") == 0) {
-        stage.early_parks--;
-        turns_point("a park that ends early");
-        return;
+    if (strcmp(turns_self()->name, "sleeps") == 0) {
+        stage.waiter = waiter;
+        if (stage.early_parks > 0) {
+            stage.early_parks--;
+            turns_point("a park that ends early");
+            return;
+        }
     }
     turns_park(user, waiter, deadline);
 }
@@ -213,12 +217,13 @@ TURNS_UNUSED static gpusync_ticket commit_buffer(gpusync_queue *q, void *buffer)
     return ticket;
 }
 
-/* One command buffer. wait and signal: NULL or a point. o: NULL or what on_complete fills. */
+/* One command buffer. wait and signal: NULL or a point. o: NULL or what on_complete fills. UNORDERED: returns 0. */
 TURNS_UNUSED static gpusync_ticket submit_buffer(gpusync_queue *q, void *buffer, const gpusync_point *wait,
                                                  const gpusync_point *signal, outcome *o, uint32_t flags)
 {
     outcome none = {0};
     gpusync_ticket *ticket = o ? &o->ticket : &none.ticket;
+    bool unordered = flags & GPUSYNC_SUBMIT_UNORDERED;
     gpusync_submission submission = {
         .wait_points = wait,
         .wait_count = wait != NULL,
@@ -226,11 +231,11 @@ TURNS_UNUSED static gpusync_ticket submit_buffer(gpusync_queue *q, void *buffer,
         .command_buffer_count = 1,
         .signal_points = signal,
         .signal_count = signal != NULL,
-        .on_complete = o ? note_submission : NULL,
+        .on_complete = !o ? NULL : unordered ? note_outcome : note_submission,
         .user = o,
         .flags = flags,
     };
-    turns_expect(gpusync_submit(q, &submission, ticket), GPUSYNC_OK);
+    turns_expect(gpusync_submit(q, &submission, unordered ? NULL : ticket), GPUSYNC_OK);
     return *ticket;
 }
 
@@ -272,7 +277,7 @@ TURNS_UNUSED static void run_race(const turns_race *one, unsigned switches, unsi
 {
     uint64_t count = 0;
     const char *limit = getenv("TURNS_LIMIT");
-    turns_race copy = *one, *race = &copy;
+    turns_race copy = *one;
     if (!copy.limit)
         copy.limit = limit ? strtoull(limit, NULL, 10) : 1000;
     seen = 0;
@@ -281,10 +286,18 @@ TURNS_UNUSED static void run_race(const turns_race *one, unsigned switches, unsi
     seeds *= 2;
 #endif
     if (!getenv("TURNS_SEEDS") || getenv("TURNS_SWITCHES"))
-        count += turns_run_all(race, switches);
+        count += turns_run_all(&copy, switches);
     if (!getenv("TURNS_SWITCHES") || getenv("TURNS_SEEDS"))
-        count += turns_run_seeds(race, seeds);
+        count += turns_run_seeds(&copy, seeds);
     check_count(count, expected);
+}
+
+/* The same of a race that needs no more than these. */
+TURNS_UNUSED static void race(const char *name, void (*set_up)(void *), void (*tear_down)(void *), void *user,
+                              unsigned switches, unsigned seeds, unsigned expected)
+{
+    const turns_race one = {.name = name, .setup = set_up, .teardown = tear_down, .user = user};
+    run_race(&one, switches, seeds, expected);
 }
 
 /* Of a race whose program the seed draws: there is nothing to search. */

@@ -16,36 +16,39 @@ static void end_one(void *number)
     softmetal_finish(buffers[*(int *)number]);
 }
 
-/* Each ticket is committed before the one before it ends: the queue is never idle. */
-static void commit_and_end(void *unused)
+/* Each work is committed before the one before it ends: the queue is never idle. The second may be UNORDERED. */
+static void commit_and_end(void *unordered)
 {
     for (int i = 1; i < 3; i++) {
-        tickets[i] = commit_buffer(stage.q[0], buffers[i]);
+        if (i == 1 && unordered)
+            submit_buffer(stage.q[0], buffers[i], NULL, NULL, NULL, GPUSYNC_SUBMIT_UNORDERED);
+        else
+            tickets[i] = commit_buffer(stage.q[0], buffers[i]);
         softmetal_finish(buffers[i - 1]);
     }
 }
 
-static void ask(void *unused)
+static void ask(void *unordered)
 {
     for (int i = 0; i < 2; i++) {
         turns_check(!gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
         turns_check(gpusync_in_flight(stage.q[0]) >= 1);
-        turns_check(!gpusync_is_done(stage.q[0], 3));
-        bool first = gpusync_is_done(stage.q[0], 1), next = gpusync_is_done(stage.q[0], 2);
+        turns_check(!gpusync_is_done(stage.q[0], unordered ? 2 : 3));
+        bool first = gpusync_is_done(stage.q[0], 1), next = !unordered && gpusync_is_done(stage.q[0], 2);
         turns_check(!first || gpusync_is_done(stage.q[0], 1));
         turns_check(!next || gpusync_is_done(stage.q[0], 1));
         see(next ? 2 : first);
     }
 }
 
-static void set_up_busy(void *unused)
+static void set_up_busy(void *unordered)
 {
     begin(1, 0);
     for (int i = 0; i < 3; i++)
         buffers[i] = make_buffer(stage.q[0]);
     tickets[0] = commit_buffer(stage.q[0], buffers[0]);
-    turns_add("commits", commit_and_end, NULL);
-    turns_add("asks", ask, NULL);
+    turns_add("commits", commit_and_end, unordered);
+    turns_add("asks", ask, unordered);
 }
 
 static void tear_down_busy(void *unused)
@@ -58,8 +61,8 @@ static void tear_down_busy(void *unused)
 
 without_stage(test_S2_a_busy_queue_never_looks_idle)
 {
-    const turns_race race = {.name = "busy", .setup = set_up_busy, .teardown = tear_down_busy};
-    run_race(&race, 1, 300, 7);
+    race("busy", set_up_busy, tear_down_busy, NULL, 1, 300, 7);
+    race("busy and UNORDERED", set_up_busy, tear_down_busy, numbers, 1, 300, 3);
 }
 
 /* Once is_done is true, the record is there, and a poll and a wait tell of the failure; a value that is reached by
@@ -96,45 +99,7 @@ static void set_up_record(void *unused)
 
 without_stage(test_S4_the_record_comes_before_is_done)
 {
-    const turns_race race = {.name = "record", .setup = set_up_record, .teardown = close_plainly};
-    run_race(&race, 1, 300, 3);
-}
-
-/* A ticket that has ended behind one that has not stays ended for each call, while that one ends, too. */
-static void let_go_and_end(void *unused)
-{
-    turns_expect(gpusync_timeline_signal(stage.t[0], 1), GPUSYNC_OK);
-    softmetal_finish(buffers[0]);
-}
-
-static void ask_for_what_is_ahead(void *unused)
-{
-    const gpusync_point point = gpusync_at_ticket(stage.q[0], 2);
-    for (int i = 0; i < 2; i++) {
-        turns_expect(gpusync_poll(stage.q[0], 2, NULL), GPUSYNC_OK);
-        turns_expect(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ANY, 0, NULL, NULL), GPUSYNC_OK);
-        see(gpusync_is_done(stage.q[0], 2));
-    }
-}
-
-static void set_up_ahead(void *unused)
-{
-    begin(1, 1);
-    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
-    for (int i = 0; i < 2; i++) {
-        buffers[i] = make_buffer(stage.q[0]);
-        submit_buffer(stage.q[0], buffers[i], i ? NULL : &wait, NULL, NULL,
-                      i ? GPUSYNC_SUBMIT_UNORDERED : 0);
-    }
-    softmetal_finish(buffers[1]);
-    turns_add("ends", let_go_and_end, NULL);
-    turns_add("asks", ask_for_what_is_ahead, NULL);
-}
-
-without_stage(test_S4_a_ticket_that_has_ended_out_of_turn_stays_so)
-{
-    const turns_race race = {.name = "ahead", .setup = set_up_ahead, .teardown = close_plainly};
-    run_race(&race, 1, 300, 3);
+    race("record", set_up_record, close_plainly, NULL, 1, 300, 3);
 }
 
 /* The second begins with the loss, for a thread that sees the loss without the lock, too. */
@@ -142,21 +107,18 @@ static void poll_across_the_loss(void *unused)
 {
     for (int i = 0; i < 3; i++) {
         see(gpusync_device_is_lost(stage.device));
-        turns_expect(gpusync_poll(stage.q[0], 1, NULL), GPUSYNC_NOT_READY);
+        turns_expect(gpusync_poll(stage.q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
     }
 }
 
+/* A poll of everything asks further than its loads, and looks at the loss. */
 static void set_up_lost(void *unused)
 {
-    begin(2, 1);
-    const gpusync_point never = gpusync_at_value(stage.t[0], 1);
+    begin(2, 0);
     for (int i = 0; i < 2; i++) {
         buffers[i] = make_buffer(stage.q[i]);
         tickets[i] = commit_buffer(stage.q[i], buffers[i]);
     }
-    /* A ticket has ended behind the first: so a poll of that asks further than its loads, and looks at the loss. */
-    submit_buffer(stage.q[0], make_buffer(stage.q[0]), &never, NULL, NULL, GPUSYNC_SUBMIT_UNORDERED);
-    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
     softmetal_fail_as(buffers[1], SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
     turns_add("ends", end_one, &numbers[1]);
     turns_add("polls", poll_across_the_loss, NULL);
@@ -170,8 +132,7 @@ static void tear_down_lost(void *unused)
 
 without_stage(test_T6_no_call_tells_of_the_loss_before_its_second)
 {
-    const turns_race race = {.name = "lost", .setup = set_up_lost, .teardown = tear_down_lost};
-    run_race(&race, 1, 300, 3);
+    race("lost", set_up_lost, tear_down_lost, NULL, 1, 4000, 3);
 }
 
 /* One thread is to unpark two sleepers, and the first of them sleeps again, for its other point, and is to be unparked
@@ -222,8 +183,8 @@ static void set_up_two_lists(void *unused)
 
 without_stage(test_R23_a_sleeper_that_sleeps_again_keeps_no_other_one_asleep)
 {
-    const turns_race race = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
-    run_race(&race, 1, 4000, 0);
+    const turns_race lists = {.name = "two lists", .setup = set_up_two_lists, .teardown = close_plainly, .changes = 8};
+    run_race(&lists, 1, 4000, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------------ >>asked -- */
@@ -275,8 +236,7 @@ static void tear_down_asked(void *unused)
 
 without_stage(test_R25_a_callback_that_is_due_is_run)
 {
-    const turns_race race = {.name = "asked", .setup = set_up_asked, .teardown = tear_down_asked};
-    run_race(&race, 1, 300, 0);
+    race("asked", set_up_asked, tear_down_asked, NULL, 1, 300, 0);
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>targets -- */
@@ -324,6 +284,5 @@ static void tear_down_targets(void *unused)
 
 without_stage(test_R24_a_look_everywhere_meets_objects_that_go)
 {
-    const turns_race race = {.name = "targets", .setup = set_up_targets, .teardown = tear_down_targets};
-    run_race(&race, 1, 300, 0);
+    race("targets", set_up_targets, tear_down_targets, NULL, 1, 300, 0);
 }

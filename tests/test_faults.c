@@ -245,6 +245,7 @@ static void judge_told(bool ended)
         assert_in_range(n->calls, ended && p.told[i].accepted, p.told[i].accepted);
         if (n->calls && !is_allowed(i, n->result, n->error.ran))
             fail_msg("%u has ended with %d, %s", i, n->result, gpusync_result_string(n->result));
+        if (n->has_error && !GET(&run.lost)) assert_int_equal(n->error.in_use, i == OF_CULPRIT);
     }
 }
 
@@ -252,7 +253,7 @@ static void judge_told(bool ended)
 static void poll_tickets(unsigned from, unsigned to)
 {
     for (unsigned i = from; i < to; i++) {
-        if (p.told[i].accepted)
+        if (p.told[i].accepted && p.told[i].point.queue) /* UNORDERED work has no ticket */
             CHECK(gpusync_poll(p.told[i].point.queue, p.told[i].point.ticket, NULL),
                   p.told[i].n.calls ? p.told[i].n.result : GPUSYNC_NOT_READY);
         if (!GET(&run.lost)) assert_int_equal(p.told[i].n.calls, 1);
@@ -337,10 +338,11 @@ static void give_work(void *recorded)
     void *buffer, *buffers[LOTS];
     gpusync_point waits[LOTS], signals[] = {at(own, 3), at(order, 2)};
     gpusync_point others_1 = at(p.t[OTHERS], 1), own_3 = at(own, 3), order_3 = at(order, 3);
-    gpusync_submission many = {waits, LOTS, buffers, LOTS, signals, 2, remember, &p.told[COMPLETE].n, "many", 0};
-    gpusync_submission host = {
-        .wait_points = &others_1, .wait_count = 1, .flags = GPUSYNC_SUBMIT_UNORDERED};
-    gpusync_submission of_new = {&own_3, 1, &recorded, 1, &order_3, 1, NULL, NULL, "of new", 0};
+    const uint32_t on_gpu = GPUSYNC_SUBMIT_ON_GPU;
+    gpusync_submission many = {waits, LOTS, buffers, LOTS, signals, 2, remember, &p.told[COMPLETE].n, "many", on_gpu};
+    gpusync_submission host = {.wait_points = &others_1, .wait_count = 1, .on_complete = remember,
+                               .user = &p.told[HOST].n, .flags = GPUSYNC_SUBMIT_UNORDERED};
+    gpusync_submission of_new = {&own_3, 1, &recorded, 1, &order_3, 1, NULL, NULL, "of new", on_gpu};
     /* Encoded points: held for own:1, which the host signals. */
     buffer = make_buffer(A);
     TRY(gpusync_encode_wait(a, buffer, at(own, 1)));
@@ -363,7 +365,9 @@ static void give_work(void *recorded)
     TRY(gpusync_release_after(b, p.told[MANY].point.ticket, p.witness));
     metal_release(p.witness);
     /* For values of other code. */
-    ENTER(HOST, a, gpusync_submit(a, &host, &ticket));
+    uint64_t before = gpusync_in_flight(a);
+    TRY_AND(gpusync_submit(a, &host, NULL), gpusync_in_flight(a) == before);
+    p.told[HOST].accepted = run.result == GPUSYNC_OK;
     buffer = make_buffer(B);
     TRY(gpusync_encode_wait(b, buffer, at(p.t[IMPORTED], 1)));
     TRY(gpusync_encode_signal(b, buffer, at(p.t[IMPORTED], 2)));
@@ -402,6 +406,7 @@ static void see_work_end(void)
 static void fail_and_cancel(void)
 {
     gpusync_queue *a = p.q[A], *b = p.q[B];
+    gpusync_error sticks;
     void *buffer = make_buffer(A);
     if (buffer) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     TRY(gpusync_encode_signal(a, buffer, at(p.t[OWN], 4)));
@@ -421,8 +426,10 @@ static void fail_and_cancel(void)
     see_value(ORDER, 10, GPUSYNC_OK);
     CHECK(gpusync_wait(a, GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_ERROR_EXECUTION);
     CHECK(gpusync_command_buffer_create(a, NULL, 0, &buffer), GPUSYNC_ERROR_EXECUTION);
+    CHECK(gpusync_queue_failure(a, &sticks), p.told[BAD].accepted ? GPUSYNC_OK : GPUSYNC_NOT_READY);
     CHECK(gpusync_queue_clear_failure(a, GPUSYNC_EVERYTHING), GPUSYNC_OK);
     if (!GET(&run.lost)) {
+        assert_int_equal(sticks.ticket, p.told[BAD].point.ticket);
         assert_int_equal(failure_at(a, 0).failure, GPUSYNC_FAILURE_PAGE_FAULT);
         assert_int_equal(failures_of(a), 1);
         assert_int_equal(failures_of(b), 2);

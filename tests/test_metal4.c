@@ -187,35 +187,14 @@ on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true)
     }
 }
 
-/* A tool under memory pressure makes a queue, and tries again later. */
-static const gpusync_queue_desc labelled = {.metal4 = true, .label = "a label"};
-
-on_stage_with(test_R29_without_memory_no_queue_is_made, .no_queue = true)
-{
-    gpusync_result result;
-    long n = 0;
-    do {
-        gpusync_queue *queue = (gpusync_queue *)s;
-        long blocks = kit_now().blocks, live = softmetal_live(NULL);
-        memory_fail(++n, false);
-        result = gpusync_queue_create(s->device, &labelled, &queue);
-        memory_fail(0, false);
-        assert_int_equal(queue != NULL, result == GPUSYNC_OK);
-        if (result != GPUSYNC_OK) assert_result(result, GPUSYNC_ERROR_OUT_OF_MEMORY);
-        assert_ok(gpusync_queue_destroy(queue));
-        assert_int_equal(kit_now().blocks, blocks);
-        assert_int_equal(softmetal_live(NULL), live);
-    } while (result != GPUSYNC_OK && n < 20);
-    assert_ok(result);
-    assert_true(n > 3); /* the queue, its records, its own timeline */
-}
-
-/* Metal's objects: the queue, the listener of its own event, that event. Without a listener looks do. */
+/* Memory is short: Metal has no queue, no listener of the queue's own event, or no such event. Without a listener looks
+   do. */
 on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue = true,
               .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
 {
     static const gpusync_result results[] = {GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK};
     for (unsigned i = 0; i < LENGTH(results); i++) {
+        static const gpusync_queue_desc labelled = {.metal4 = true, .label = "a label"};
         gpusync_queue *queue = (gpusync_queue *)s;
         gpusync_timeline *timeline = new_timeline(s->device);
         long blocks = kit_now().blocks, live = softmetal_live(NULL);
@@ -225,7 +204,7 @@ on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue =
         assert_int_equal(queue != NULL, results[i] == GPUSYNC_OK);
         if (queue) {
             void *buffer = new_buffer(queue);
-            SUBMIT(queue, BUFFERS(buffer), SIGNALS(at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+            SUBMIT(queue, BUFFERS(buffer), SIGNALS(at(timeline, 1)), .flags = ON_GPU);
             set_quirk(QUIRK(signals_late), true);
             assert_true(finish_next(queue));
             set_quirk(QUIRK(signals_late), false);
@@ -285,9 +264,9 @@ on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true
             gpusync_commit(plain, recorded, &ticket),
             TRY_SUBMIT(four, &ticket, BUFFERS(legacy)),
             TRY_SUBMIT(plain, &ticket, BUFFERS(recorded)),
-            TRY_SUBMIT(four, &ticket, WAITS(one), BUFFERS(recorded, legacy), SIGNALS(two), .flags = GPUSYNC_SUBMIT_ON_GPU),
-            TRY_SUBMIT(four, &ticket, BUFFERS(legacy, recorded), .flags = UNORDERED),
-            TRY_SUBMIT(plain, &ticket, BUFFERS(legacy, recorded), SIGNALS(two), .flags = GPUSYNC_SUBMIT_ON_GPU),
+            TRY_SUBMIT(four, &ticket, WAITS(one), BUFFERS(recorded, legacy), SIGNALS(two), .flags = ON_GPU),
+            TRY_SUBMIT(four, NULL, BUFFERS(legacy, recorded), .flags = UNORDERED),
+            TRY_SUBMIT(plain, &ticket, BUFFERS(legacy, recorded), SIGNALS(two), .flags = ON_GPU),
         };
         for (unsigned i = 0; i < LENGTH(results); i++) {
             if (results[i] != GPUSYNC_ERROR_UNSUPPORTED) print_error("call %u of the list\n", i);
@@ -305,7 +284,7 @@ on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true
         commit_new(plain);
         finish_all(s);
     }
-    tickets[0] = SUBMIT(four, BUFFERS(recorded), SIGNALS(one), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    tickets[0] = SUBMIT(four, BUFFERS(recorded), SIGNALS(one), .flags = ON_GPU);
     tickets[1] = commit(plain, legacy);
     finish_all(s);
     for (unsigned i = 0; i < 2; i++) {
@@ -365,11 +344,12 @@ on_stage_with(test_R29_a_buffer_is_taken_once, .metal4 = true, .timelines = 1)
 {
     void *held[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     void *unordered = new_buffer(s->q[0]), *other = new_buffer(s->q[0]);
-    gpusync_ticket tickets[2], ticket = 7;
+    gpusync_ticket first, ticket = 7;
+    note n = {0};
     void *const none[2] = {other, NULL};
     gpusync_submission with_null = {.command_buffers = none, .command_buffer_count = 2};
-    tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held[0], held[1]), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    tickets[1] = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(unordered), .flags = UNORDERED);
+    first = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held[0], held[1]));
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(unordered), .on_complete = remember, .user = &n, .flags = UNORDERED);
     for (unsigned i = 0; i < 3; i++) {
         void *buffer = i < 2 ? held[i] : unordered;
         assert_result(gpusync_commit(s->q[0], buffer, &ticket), GPUSYNC_ERROR_ALREADY_COMMITTED);
@@ -381,9 +361,9 @@ on_stage_with(test_R29_a_buffer_is_taken_once, .metal4 = true, .timelines = 1)
     assert_int_equal(ticket, 7);
     signal_value(s->t[0], 1);
     finish_all(s);
-    assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
-    assert_ok(gpusync_poll(s->q[0], tickets[1], NULL));
-    assert_int_equal(commit(s->q[0], other), 3);
+    assert_ok(gpusync_poll(s->q[0], first, NULL));
+    assert_noted(&n, GPUSYNC_OK);
+    assert_int_equal(commit(s->q[0], other), 2);
 }
 
 /* Apple's sample has one command buffer, which it begins again in each frame: gpusync keeps it until the feedback. */
@@ -397,7 +377,7 @@ on_stage_with(test_R29_a_command_buffer_is_retained_until_the_feedback, .metal4 
         metal4_end(buffer);
         if (way == 0) commit(s->q[0], buffer);
         if (way == 1) SUBMIT(s->q[0], BUFFERS(buffer));
-        if (way == 2) SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        if (way == 2) SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
         metal_release(buffer);
         assert_int_equal(softmetal_live("command_buffer4"), before + 1);
         assert_true(finish_next(s->q[0]));
@@ -426,7 +406,7 @@ on_stage_with(test_R29_each_commit_has_options_of_its_own, .metal4 = true)
     }
 }
 
-/* Room counts tickets, whatever is in them: an upload thread with a limit of three. */
+/* Room counts tickets, and UNORDERED work, whatever is in them: an upload thread with a limit of three. */
 on_stage_with(test_R29_room_counts_tickets, .metal4 = true, .timelines = 1, .queue = {.max_command_buffer_count = 3})
 {
     gpusync_queue_desc given = {.metal_queue = metal4_queue_new(s->metal_device), .max_command_buffer_count = 3};
@@ -436,10 +416,10 @@ on_stage_with(test_R29_room_counts_tickets, .metal4 = true, .timelines = 1, .que
         void *refused = new_buffer(q);
         gpusync_ticket ticket = 7;
         commit_new(q);
-        SUBMIT(q, BUFFERS(new_buffer(q), new_buffer(q)), SIGNALS(at(s->t[0], 10 * i + 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(q, BUFFERS(new_buffer(q), new_buffer(q)), SIGNALS(at(s->t[0], 10 * i + 1)), .flags = ON_GPU);
         SUBMIT(q, WAITS(at(s->t[0], 10 * i + 9))); /* nothing for Metal */
         assert_result(gpusync_commit(q, refused, &ticket), GPUSYNC_ERROR_QUEUE_FULL);
-        assert_result(TRY_SUBMIT(q, &ticket, BUFFERS(refused), .flags = UNORDERED), GPUSYNC_ERROR_QUEUE_FULL);
+        assert_result(TRY_SUBMIT(q, NULL, BUFFERS(refused), .flags = UNORDERED), GPUSYNC_ERROR_QUEUE_FULL);
         assert_result(TRY_SUBMIT(q, &ticket, WAITS(at(s->t[0], 1))), GPUSYNC_ERROR_QUEUE_FULL);
         assert_int_equal(ticket, 7);
         assert_true(finish_next(q));
@@ -460,7 +440,7 @@ on_stage_with(test_R29_there_is_no_limit_by_default, .metal4 = true, .timelines 
     enum { JOBS = 300 };
     for (unsigned i = 0; i < JOBS; i++)
         if (i % 2) commit_new(s->q[0]);
-        else SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        else SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = ON_GPU);
     assert_int_equal(gpusync_in_flight(s->q[0]), JOBS);
     signal_value(s->t[0], 1);
     finish_all(s);
@@ -474,7 +454,7 @@ on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = 
     gpusync_queue_desc desc = {.metal_queue = metal4_queue_new_on(s->metal_device, dispatch)};
     gpusync_queue *queue = add_queue(s, 1, &desc);
     note n = {0};
-    gpusync_ticket ticket = SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
     on_done(ticket_at(queue, ticket), &n);
     assert_ok(gpusync_timeline_wait(s->t[0], 1, SECONDS(60), NULL));
     assert_ok(gpusync_wait(queue, ticket, SECONDS(60), NULL));
@@ -488,25 +468,26 @@ on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = 
 
 /* -- waits and signals, operations of the queue -------------------------------------------------------------------- */
 
-/* A profiler sees what the queue gets: waits, the commit, the signals, and one more where there are signals. The
-   values from 1 on are those of other code: Metal may wait for them. */
-on_stage_with(test_R29_waits_and_signals_are_operations_of_the_queue, .metal4 = true)
+/* A profiler sees what the queue gets ON_GPU: waits, the commit, the signals, and one more where there are signals. Of
+   strict work it gets the commit alone, when each value is reached. The values from 1 on are those of other code: Metal
+   may wait for them. */
+on_stage_with(test_R29_R36_waits_and_signals_on_the_gpu_are_operations_of_the_queue, .metal4 = true)
 {
     static const struct {
         unsigned waits, buffers, signals;
         uint32_t flags;
         const char *at_once, *at_last;
     } rows[] = {
-        {0, 1, 0, 0, "c", "c"},
-        {0, 1, 1, 0, "css", "css"},
-        {1, 1, 0, 0, "wc", "wc"},
-        {2, 3, 2, 0, "wwcsss", "wwcsss"},
-        {2, 3, 2, UNORDERED, "wwcsss", "wwcsss"},
+        {0, 1, 0, ON_GPU, "c", "c"},
+        {0, 1, 1, ON_GPU, "css", "css"},
+        {1, 1, 0, ON_GPU, "wc", "wc"},
+        {2, 3, 2, ON_GPU, "wwcsss", "wwcsss"},
+        {2, 3, 2, ON_GPU | UNORDERED, "wwcsss", "wwcsss"},
         {2, 3, 2, 0, "", "c"},
         {0, 1, 2, 0, "c", "c"},
         {2, 1, 0, UNORDERED, "", "c"},
-        {1, 0, 0, 0, "", ""},
-        {2, 0, 2, 0, "", ""},
+        {1, 0, 0, ON_GPU, "", ""},
+        {2, 0, 2, ON_GPU, "", ""},
         {0, 0, 2, UNORDERED, "", ""},
         {0, 0, 0, 0, "", ""},
     };
@@ -517,23 +498,64 @@ on_stage_with(test_R29_waits_and_signals_are_operations_of_the_queue, .metal4 = 
         gpusync_point signals[2] = {at(signalled[0], 3), at(signalled[1], 4)};
         void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
         bool ends = !rows[i].waits && !rows[i].buffers;
+        note n = {0};
         gpusync_submission submission = {waits, rows[i].waits, buffers, rows[i].buffers, signals, rows[i].signals,
-                                         NULL, NULL, NULL, rows[i].flags};
+                                         remember, &n, NULL, rows[i].flags};
         forget_marks();
         for (unsigned k = 0; k < 3; k++) mark(s, buffers[k], k);
         watch(s->metal[0]);
-        gpusync_ticket ticket = submit_at(s->q[0], &submission, __FILE__, __LINE__);
+        submit_at(s->q[0], &submission, __FILE__, __LINE__);
         assert_string_equal(sent.letters, rows[i].at_once);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), ends ? GPUSYNC_OK : GPUSYNC_NOT_READY);
+        assert_int_equal(calls_of(&n), ends);
         if (rows[i].waits) assert_false(finish_next(s->q[0]));
         for (unsigned k = 0; k < rows[i].waits; k++) raise_event(waited[k], k + 1);
         assert_string_equal(sent.letters, rows[i].at_last);
         assert_int_equal(finish_next(s->q[0]), rows[i].buffers != 0);
-        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_noted(&n, GPUSYNC_OK);
         assert_int_equal(marks(), rows[i].buffers);
         for (unsigned k = 0; k < rows[i].signals; k++) assert_int_equal(value_of(signalled[k]), k + 3);
         assert_string_equal(sent.letters, rows[i].at_last);
         DROP(waited[0], waited[1], signalled[0], signalled[1]);
+    }
+}
+
+/* A profiler sees what each frame of a queue signals, the frames in flight: on Metal 4 no signal waits for a lower one of
+   its queue, whose operations are in order. Where one of them is not made there, the higher one is held. */
+on_stage_with(test_R33_signals_of_one_queue_go_without_a_wait_in_between, .metal4 = true)
+{
+    static const struct {
+        uint32_t lower, higher;
+        bool imported, waits; /* waits: the lower one for its timeline, too, so that the host signals */
+        const char *letters;
+    } rows[] = {
+        {ON_GPU, ON_GPU, false, false, "csscss"},
+        {ON_GPU, ON_GPU, true, false, "csscss"},
+        {ON_GPU, 0, false, false, "cssc"},
+        {0, 0, false, false, "cc"},
+        {0, ON_GPU, false, false, "c"},
+        {ON_GPU, ON_GPU, true, true, "wc"},
+        {ON_GPU | UNORDERED, ON_GPU, false, false, "css"},
+        {ON_GPU, ON_GPU | UNORDERED, false, false, "css"},
+    };
+    for (unsigned i = 0; i < LENGTH(rows); i++) {
+        void *event = rows[i].imported ? metal_shared_event_new(s->metal_device) : NULL;
+        gpusync_timeline *timeline = timeline_from(s->device, &(gpusync_timeline_desc){.shared_event = event});
+        void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+        gpusync_point wait = at(timeline, 1), signal = at(timeline, 2);
+        gpusync_submission lower = {&wait, rows[i].waits, &buffers[0], 1, &signal, 1, NULL, NULL, NULL, rows[i].lower};
+        forget_marks();
+        for (unsigned k = 0; k < 2; k++) mark(s, buffers[k], k);
+        watch(s->metal[0]);
+        submit_at(s->q[0], &lower, __FILE__, __LINE__);
+        SUBMIT(s->q[0], BUFFERS(buffers[1]), SIGNALS(at(timeline, 3)), .flags = rows[i].higher);
+        assert_string_equal(sent.letters, rows[i].letters);
+        if (rows[i].waits) raise_event(timeline, 1);
+        finish_all(s);
+        assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+        assert_marks(0, 1);
+        assert_int_equal(value_of(timeline), 3);
+        DROP(timeline);
+        metal_release(event);
     }
 }
 
@@ -546,9 +568,9 @@ on_stage_with(test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come
     signal_value(s->t[0], 5);
     running = commit_new(plain);
     watch(s->metal[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 5), ticket_at(plain, ended)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 5), ticket_at(plain, ended)), BUFFERS(new_buffer(s->q[0])), .flags = ON_GPU);
     assert_string_equal(sent.letters, "c");
-    ticket = SUBMIT(s->q[0], WAITS(ticket_at(plain, running)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    ticket = SUBMIT(s->q[0], WAITS(ticket_at(plain, running)), BUFFERS(new_buffer(s->q[0])), .flags = ON_GPU);
     assert_string_equal(sent.letters, "c");
     assert_true(finish_next(plain));
     assert_string_equal(sent.letters, "cc");
@@ -561,17 +583,16 @@ on_stage_with(test_R29_a_wait_delays_all_later_work_of_the_queue, .metal4 = true
               .timeline = {.signalled_by_others = true})
 {
     for (unsigned i = 0; i < 4; i++) {
-        uint32_t flags[2] = {i & 1 ? UNORDERED : 0, i & 2 ? UNORDERED : 0};
+        uint32_t flags[2] = {ON_GPU | (i & 1 ? UNORDERED : 0), i & 2 ? UNORDERED : 0};
         void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
-        gpusync_ticket tickets[2];
-        tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1)), BUFFERS(buffers[0]), .flags = flags[0]);
-        tickets[1] = SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = flags[1]);
+        SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1)), BUFFERS(buffers[0]), .flags = flags[0]);
+        SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = flags[1]);
         assert_true(is_sent(buffers[0]));
         assert_true(is_sent(buffers[1]));
         assert_false(finish_next(s->q[0]));
         raise_event(s->t[0], i + 1);
         for (unsigned k = 0; k < 2; k++) assert_true(finish_next(s->q[0]));
-        for (unsigned k = 0; k < 2; k++) assert_ok(gpusync_poll(s->q[0], tickets[k], NULL));
+        assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
     }
 }
 
@@ -593,7 +614,7 @@ on_stage_with(test_R29_a_feedback_may_come_inside_the_commit, .metal4 = true)
         gpusync_timeline *go = new_timeline(s->device), *timeline = new_timeline(s->device);
         gpusync_point wait = at(go, 1), signal = at(timeline, 1);
         gpusync_submission submission = {.wait_points = &wait, .command_buffers = &buffer, .command_buffer_count = 1,
-                                         .signal_points = &signal, .signal_count = i & 1};
+                                         .signal_points = &signal, .signal_count = i & 1, .flags = ON_GPU};
         submission.wait_count = i >> 1; /* sent in the call, or as the host signals */
         feedback_of = buffer;
         softmetal_set_message_hook(finish_in_the_commit, NULL);
@@ -619,18 +640,16 @@ on_stage_with(test_R29_both_kinds_of_queue_take_turns, .mixed = true, .queues = 
     for (unsigned i = 0; i < LENGTH(kinds); i++)
         for (unsigned backwards = 0; backwards < 2; backwards++) {
             gpusync_timeline *timeline = new_timeline(s->device);
-            gpusync_ticket tickets[TURNS];
             forget_marks();
             for (unsigned k = 0; k < TURNS; k++) {
                 unsigned turn = backwards ? TURNS - 1 - k : k;
                 void *buffer = new_buffer(s->q[turn & 1]);
                 mark(s, buffer, turn);
-                tickets[turn] = SUBMIT(s->q[turn & 1], WAITS(at(timeline, turn)), BUFFERS(buffer),
-                                       SIGNALS(at(timeline, turn + 1)),
-                                       .flags = kinds[i] | (backwards ? UNORDERED : 0));
+                SUBMIT(s->q[turn & 1], WAITS(at(timeline, turn)), BUFFERS(buffer), SIGNALS(at(timeline, turn + 1)),
+                       .flags = kinds[i] | (backwards ? UNORDERED : 0));
             }
             finish_all(s);
-            for (unsigned k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
+            for (unsigned k = 0; k < 2; k++) assert_true(gpusync_is_done(s->q[k], GPUSYNC_EVERYTHING));
             assert_int_equal(value_of(timeline), TURNS);
             assert_int_equal(marks(), TURNS);
             for (unsigned k = 0; k < TURNS; k++) assert_int_equal(mark_at(k), k);
@@ -650,6 +669,7 @@ typedef struct chain {
 
 static void *run_chain(void *argument)
 {
+    static const uint32_t kinds[] = {ON_GPU, ON_GPU | UNORDERED, 0, UNORDERED};
     chain *c = (chain *)argument;
     for (uint64_t i = 0; i < ROUNDS; i++) {
         gpusync_queue *queue = c->s->q[(i + c->first) % 2];
@@ -657,12 +677,11 @@ static void *run_chain(void *argument)
         void *buffer = new_buffer(queue);
         gpusync_submission submission = {.wait_points = &wait, .wait_count = 1, .command_buffers = &buffer,
                                          .command_buffer_count = 1, .signal_points = &signal, .signal_count = 1,
-                                         .flags = UNORDERED};
-        gpusync_ticket ticket = 0;
-        must(gpusync_submit(queue, &submission, &ticket) == GPUSYNC_OK, "a submission is accepted");
+                                         .flags = kinds[i % LENGTH(kinds)]};
+        must(gpusync_submit(queue, &submission, NULL) == GPUSYNC_OK, "a submission is accepted");
         if (i % 8 == 7)
             must(gpusync_timeline_wait(c->timeline, i, SECONDS(60), NULL) == GPUSYNC_OK, "a value comes");
-        if (i % 8 == 3) must(gpusync_wait(queue, ticket, SECONDS(60), NULL) == GPUSYNC_OK, "a ticket ends");
+        if (i % 8 == 3) must(gpusync_wait(queue, GPUSYNC_EVERYTHING, SECONDS(60), NULL) == GPUSYNC_OK, "all of it ends");
     }
     return NULL;
 }
@@ -768,11 +787,24 @@ on_stage_with(test_R29_the_error_inside_the_wrapper_is_told, .metal4 = true)
         }
 }
 
+/* A server keeps one failure on record. UNORDERED work has no ticket that its record could stand for. */
+on_both_kinds_with(test_R30_a_record_of_unordered_work_that_is_pushed_out_hides_no_ticket, .queue = {.error_log_count = 1})
+{
+    gpusync_ticket ticket = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    for (unsigned i = 0; i < 2; i++) {
+        void *buffer = new_buffer(s->q[0]);
+        softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+        SUBMIT(s->q[0], BUFFERS(buffer), .flags = UNORDERED);
+    }
+    finish_all(s);
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_RESULT_UNKNOWN);
+}
+
 /* Somebody pulls the plug of an external GPU. */
 on_stage_with(test_R29_a_removed_device_is_lost, .metal4 = true, .timelines = 2)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
+    gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), BUFFERS(new_buffer(s->q[0])), .flags = ON_GPU);
     void *buffer = new_buffer(s->q[0]), *own = softmetal_last_signalled(s->metal[0]);
     softmetal_remove_device(s->metal_device);
     finish_all(s);
@@ -811,7 +843,7 @@ on_stage_with(test_R29_a_wait_that_metal_gave_up_fails_the_work, .metal4 = true)
             void *buffers[2] = {named_buffer(s->q[0], "the reader"), named_buffer(s->q[0], "another")};
             gpusync_point waits[2] = {at(waited[1], 1), at(waited[0], 1)};
             gpusync_point signals[2] = {at(signalled, 1), {0}};
-            gpusync_submission submission = {waits, 2, buffers, 1 + several, signals, 2, NULL, NULL, "a label", 0};
+            gpusync_submission submission = {waits, 2, buffers, 1 + several, signals, 2, NULL, NULL, "a label", ON_GPU};
             assert_ok(gpusync_timeline_create(s->device, &order, &rises));
             signals[1] = at(rises, 1);
             forget_marks();
@@ -857,14 +889,14 @@ on_stage_with(test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value, .
     assert_int_equal(base, 5);
     encode_signal(plain, writer, at(s->t[0], 1));
     commit(plain, writer);
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), .flags = ON_GPU);
     softmetal_time_out(reader);
     assert_true(finish_next(s->q[0]));
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_GPU_TIMEOUT);
     assert_true(finish_next(plain));
     assert_int_equal(value_of(s->t[0]), 1);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = ON_GPU);
     assert_true(finish_next(s->q[0]));
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }
@@ -878,7 +910,8 @@ on_stage_with(test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_give
     encode_signal(plain, writer, at(s->t[0], 1));
     commit(plain, writer);
     watch(s->metal[0]);
-    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(reader), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)),
+                    .flags = ON_GPU);
     softmetal_set_message_hook(NULL, NULL);
     assert_string_equal(sent.letters, "wcss"); /* the host signals t[0]; behind t[1] comes the queue's own event */
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
@@ -908,7 +941,7 @@ on_stage_with(test_R29_the_feedback_has_the_times, .metal4 = true, .timelines = 
         void *buffer = new_buffer(s->q[0]);
         gpusync_times times = {7, 7};
         if (fails) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer, new_buffer(s->q[0])), SIGNALS(at(s->t[fails], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer, new_buffer(s->q[0])), SIGNALS(at(s->t[fails], 1)));
         assert_result(gpusync_poll(s->q[0], ticket, &times), GPUSYNC_NOT_READY);
         assert_true(times.gpu_start_s == 0 && times.gpu_end_s == 0);
         assert_true(finish_next(s->q[0]));
@@ -924,28 +957,28 @@ on_stage_with(test_R29_the_feedback_has_the_times, .metal4 = true, .timelines = 
 on_stage_with(test_R29_without_its_feedback_a_ticket_never_ends, .metal4 = true, .timelines = 2)
 {
     void *lost = new_buffer(s->q[0]);
-    gpusync_ticket tickets[3];
+    gpusync_ticket tickets[2];
     note notes[3] = {0};
     size_t count;
     softmetal_lose_handlers(lost);
-    tickets[0] = SUBMIT(s->q[0], BUFFERS(lost), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    tickets[0] = SUBMIT(s->q[0], BUFFERS(lost), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
     tickets[1] = commit_new(s->q[0]);
-    tickets[2] = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = UNORDERED);
-    for (unsigned i = 0; i < 3; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .on_complete = remember, .user = &notes[2],
+           .flags = UNORDERED);
+    for (unsigned i = 0; i < 2; i++) on_done(ticket_at(s->q[0], tickets[i]), &notes[i]);
     finish_all(s);
     assert_result(gpusync_wait(s->q[0], tickets[0], MS(120), NULL), GPUSYNC_TIMEOUT); /* it has looked, too */
     assert_ok(gpusync_device_run_callbacks(s->device, SIZE_MAX, &count));
     assert_result(gpusync_poll(s->q[0], tickets[0], NULL), GPUSYNC_NOT_READY);
     assert_result(gpusync_poll(s->q[0], tickets[1], NULL), GPUSYNC_NOT_READY); /* ordered: in its turn */
-    assert_ok(gpusync_poll(s->q[0], tickets[2], NULL));
+    assert_noted(&notes[2], GPUSYNC_OK);
     assert_false(gpusync_is_done(s->q[0], tickets[0]));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2);
     assert_int_equal(value_of(s->t[0]), 0); /* though the GPU has signalled it */
     assert_ok(gpusync_queue_abandon(s->q[0]));
     s->q[0] = NULL;
     assert_noted(&notes[0], GPUSYNC_ERROR_DESTROYED);
     assert_noted(&notes[1], GPUSYNC_ERROR_DESTROYED); /* its turn has not come */
-    assert_noted(&notes[2], GPUSYNC_OK);
     assert_failed(s->t[0], GPUSYNC_ERROR_DESTROYED);
     assert_int_equal(value_of(s->t[1]), 1);
 }
@@ -988,7 +1021,8 @@ static void leave_signals(stage *s, size_t quirk, ending how, meanwhile what, bo
 {
     void *buffer = new_buffer(s->q[0]), *metal = s->metal[0];
     if (what == WORK_FAILS) softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1), at(s->t[1], 5), at(s->t[1], 6), at(s->t[2], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1), at(s->t[1], 5), at(s->t[1], 6), at(s->t[2], 2)),
+           .flags = ON_GPU);
     set_quirk(quirk, true);
     assert_true(finish_next(s->q[0]));
     for (unsigned i = 0; i < 3; i++) {
@@ -1031,7 +1065,7 @@ on_stage_with(test_R29_a_late_signal_takes_no_failure_of_the_host_back, .metal4 
     void *event = gpusync_timeline_metal(s->t[0], NULL);
     set_quirk(QUIRK(signals_held), true);
     set_quirk(QUIRK(falling_events), true);
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
     finish_all(s);
     assert_int_equal(value_of(s->t[0]), 1);
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
@@ -1049,7 +1083,7 @@ without_stage(test_R29_what_is_abandoned_in_flight_is_kept)
             for (unsigned last = 0; last < 2; last++) { /* the timelines go last */
                 static const stage_desc desc = {.metal4 = true, .timelines = 1};
                 gpusync_submission submission = {.command_buffer_count = 2, .wait_count = waits,
-                                                 .signal_count = signals};
+                                                 .signal_count = signals, .flags = ON_GPU};
                 void *buffers[2], *event;
                 stage s;
                 stage_open(&s, &desc);
@@ -1095,7 +1129,7 @@ without_stage(test_R29_the_device_waits_for_late_signals_and_not_for_ever)
         job j = {0};
         stage s;
         stage_open(&s, &desc);
-        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)), .flags = ON_GPU);
         set_quirk(QUIRK(signals_late), true);
         finish_all(&s);
         drop_timeline(&s, 0);
@@ -1121,7 +1155,7 @@ on_stage_with(test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_s
     void *failing = new_buffer(s->q[0]), *next = new_buffer(s->q[0]), *last = new_buffer(s->q[0]), *own;
     set_quirk(QUIRK(signals_die_with_failure), true);
     softmetal_fail_as(failing, SOFTMETAL_PAGE_FAULT, NULL);
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(failing), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_failed(s->t[0], GPUSYNC_ERROR_EXECUTION);
@@ -1131,14 +1165,14 @@ on_stage_with(test_R29_signals_that_die_with_a_failure_go_with_the_next_or_are_s
     commit_new(s->q[0]);
     finish_all(s);
     assert_int_equal(softmetal_retain_count(failing), 2); /* a commit without signals tells of none */
-    SUBMIT(s->q[0], BUFFERS(next), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(next), SIGNALS(at(s->t[1], 1)), .flags = ON_GPU);
     finish_all(s);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     assert_int_equal(value_of(s->t[1]), 1);
     assert_int_equal(softmetal_retain_count(failing), 1);
     assert_int_equal(softmetal_retain_count(next), 1);
     softmetal_fail_as(last, SOFTMETAL_PAGE_FAULT, NULL);
-    SUBMIT(s->q[0], BUFFERS(last), SIGNALS(at(s->t[1], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(last), SIGNALS(at(s->t[1], 2)), .flags = ON_GPU);
     finish_all(s);
     own = softmetal_last_signalled(s->metal[0]);
     destroy_queue(s, 0);
@@ -1160,9 +1194,10 @@ on_stage_with(test_R29_values_are_right_though_signals_overtake_each_other, .mix
     set_quirk(QUIRK(overtaken_signals), true);
     for (uint64_t i = 0; i < 8; i++) {
         gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])),
-                                       SIGNALS(at(s->t[0], i + 1), at(s->t[1], 2 * i + 1), at(s->t[1], 2 * i + 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+                                       SIGNALS(at(s->t[0], i + 1), at(s->t[1], 2 * i + 1), at(s->t[1], 2 * i + 2)),
+                                       .flags = ON_GPU);
         gpusync_ticket behind = SUBMIT(s->q[1], WAITS(at(s->t[1], 2 * i + 2), at(s->t[0], i + 1)),
-                                       BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+                                       BUFFERS(new_buffer(s->q[1])), .flags = ON_GPU);
         assert_ok(gpusync_timeline_wait(s->t[1], 2 * i + 2, SECONDS(60), NULL));
         assert_ok(gpusync_wait(s->q[0], ticket, SECONDS(60), NULL));
         assert_ok(gpusync_wait(s->q[1], behind, SECONDS(60), NULL));
@@ -1180,11 +1215,11 @@ on_stage_with(test_R29_a_late_signal_lowers_no_event, .mixed = true, .queues = 3
         void *two = metal_retain(new_buffer(s->q[1]));
         set_quirk(QUIRK(falling_events), true);
         set_quirk(QUIRK(signals_late), true);
-        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(timeline, 1)), .flags = ON_GPU);
         assert_true(finish_next(s->q[0]));
-        SUBMIT(s->q[1], BUFFERS(two), SIGNALS(at(timeline, 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s->q[1], BUFFERS(two), SIGNALS(at(timeline, 2)), .flags = ON_GPU);
         gpusync_ticket first = commit_new(s->q[2]);
-        gpusync_ticket second = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        gpusync_ticket second = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])), .flags = ON_GPU);
         if (over) {
             while (finish_next(s->q[1])) {}
         } else {
@@ -1212,11 +1247,11 @@ on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queu
         gpusync_ticket ticket;
         set_quirk(QUIRK(falling_events), true);
         set_quirk(QUIRK(signals_late), true);
-        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(other, 1), at(timeline, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(other, 1), at(timeline, 1)), .flags = ON_GPU);
         assert_true(finish_next(s->q[0]));
         if (how == 2) softmetal_fail_as(between, SOFTMETAL_PAGE_FAULT, NULL);
-        if (how) SUBMIT(s->q[1], BUFFERS(between), SIGNALS(at(timeline, 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-        if (how) ticket = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        if (how) SUBMIT(s->q[1], BUFFERS(between), SIGNALS(at(timeline, 2)), .flags = ON_GPU);
+        if (how) ticket = SUBMIT(s->q[2], WAITS(at(timeline, 2)), BUFFERS(new_buffer(s->q[2])), .flags = ON_GPU);
         else ticket = commit_new(s->q[2]);
         if (how) assert_ok(gpusync_timeline_fail(timeline, NULL));
         else signal_value(timeline, 2);
@@ -1235,10 +1270,10 @@ on_stage_with(test_R29_a_late_signal_takes_no_failure_back, .mixed = true, .queu
 on_stage_with(test_R29_signals_of_work_that_passed_let_nothing_go, .metal4 = true, .timelines = 3)
 {
     void *held = new_buffer(s->q[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[2], 1)), .flags = UNORDERED);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(held), SIGNALS(at(s->t[1], 1)), .flags = ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[2], 1)), .flags = UNORDERED | ON_GPU);
     assert_true(finish_next(s->q[0]));
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_int_equal(value_of(s->t[2]), 1);
     assert_true(softmetal_settle_listeners(SECONDS(60)));
     set_quirk(QUIRK(signals_late), true);
     signal_value(s->t[0], 1);
@@ -1260,7 +1295,7 @@ on_stage_with(test_R29_what_many_signals_use_goes_in_their_order, .metal4 = true
     for (unsigned i = 0; i < FRAMES; i++) {
         gpusync_point signals[2] = {at(s->t[i % 3], i + 1), at(s->t[3], i + 1)};
         gpusync_submission submission = {.command_buffers = &buffers[i], .command_buffer_count = 1,
-                                         .signal_points = signals, .signal_count = i % 3};
+                                         .signal_points = signals, .signal_count = i % 3, .flags = ON_GPU};
         buffers[i] = new_buffer(s->q[0]);
         submit_at(s->q[0], &submission, __FILE__, __LINE__);
     }
@@ -1312,7 +1347,7 @@ without_stage(test_R29_a_look_finds_that_the_signals_are_made)
             stage s;
             stage_open(&s, &desc);
             void *buffer = new_buffer(s.q[0]);
-            SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+            SUBMIT(s.q[0], BUFFERS(buffer), SIGNALS(at(s.t[0], 1)), .flags = ON_GPU);
             set_quirk(QUIRK(signals_late), true);
             finish_all(&s);
             set_quirk(QUIRK(deaf_to_everything), true);
@@ -1342,7 +1377,7 @@ on_stage_with(test_R29_a_submission_that_lacks_something_has_changed_nothing, .m
             gpusync_result result;
             note told = {0};
             long n = 0;
-            gpusync_submission submission = {waits, 7, buffers, 8, signals, 7, remember, &told, "a frame", 0};
+            gpusync_submission submission = {waits, 7, buffers, 8, signals, 7, remember, &told, "a frame", ON_GPU};
             for (unsigned i = 0; i < 8; i++) buffers[i] = new_buffer(s->q[0]);
             for (unsigned i = 0; i < 7; i++) waits[i] = at(i == 0 && held ? go : waited, i + 1);
             for (unsigned i = 0; i < 7; i++) signals[i] = at(risen, i + 1);
@@ -1383,7 +1418,7 @@ on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .tim
         uint32_t flags;
         unsigned objects;
     } rows[] = {{1, 0, 0, ON_GPU, 1}, {1, 1, 0, ON_GPU, 1}, {3, 0, 2, ON_GPU, 1}, {3, 2, 2, ON_GPU, 1}, {2, 2, 2, 0, 1},
-                {1, 0, 0, UNORDERED, 1}, {0, 2, 2, ON_GPU, 0}, {0, 0, 0, 0, 0}};
+                {1, 2, 2, ON_GPU | UNORDERED, 1}, {0, 2, 2, ON_GPU, 0}, {0, 0, 0, 0, 0}};
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
         gpusync_point waits[2] = {at(s->t[0], 3 * i + 3), at(s->t[1], 3 * i + 3)};
@@ -1400,27 +1435,4 @@ on_stage_with(test_R29_a_commit_makes_one_object_of_metals, .metal4 = true, .tim
         assert_int_equal(gpusync_in_flight(s->q[0]), 0);
         assert_int_equal(softmetal_live("commit_options"), 0);
     }
-}
-
-/* The device is lost while another thread makes a queue, whose own timeline is there already. */
-static void lose_the_device(void *user, softmetal_phase phase, void *object, const char *selector)
-{
-    if (phase != SOFTMETAL_AFTER || strcmp(selector, "signaledValue") != 0) return;
-    softmetal_set_message_hook(NULL, NULL);
-    softmetal_finish(user);
-}
-
-on_stage_with(test_R29_a_device_that_is_lost_in_the_call_leaves_no_queue, .metal4 = true)
-{
-    gpusync_queue *queue = (gpusync_queue *)s;
-    void *buffer = new_buffer(s->q[0]);
-    long events = softmetal_live("shared_event"), queues = softmetal_live("queue4");
-    softmetal_fail_as(buffer, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
-    commit(s->q[0], buffer);
-    softmetal_set_message_hook(lose_the_device, buffer);
-    assert_result(gpusync_queue_create(s->device, &labelled, &queue), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_null(queue);
-    assert_true(gpusync_device_is_lost(s->device));
-    assert_int_equal(softmetal_live("shared_event"), events);
-    assert_int_equal(softmetal_live("queue4"), queues);
 }

@@ -2,11 +2,13 @@
 
    Each thread has a chain: work n copies a token from one place of its memory to the next, waits for value n - 1 of the
    thread's timeline, and signals n, on any of four queues that all threads share. A chain that runs out of order copies
-   zeros. Between the links of its chain the thread commits plain work, waits in every way, discards, has callbacks and
-   releases, makes queues and timelines and destroys them, at once or later. In peace all work succeeds; then some of it
-   fails, and with it what waits for it, and nothing else.
+   zeros. The thread also has a lane: work n fills a place and signals n of another timeline, without waits, mostly on
+   one queue; what waits for a value of it copies from that place. Between these the thread commits plain work, waits in
+   every way, discards, has callbacks and releases, makes queues and timelines and destroys them, at once or later. In
+   peace all work succeeds; then some of it fails, and with it what waits for it, and nothing else; and at last Metal
+   overlaps the command buffers of a queue, and waits ON_GPU, which order nothing then, are left out.
 
-   Proved: each ticket has the result that the test knows beforehand; what the GPU wrote is there when a wait says OK,
+   Proved: each work has the result that the test knows beforehand; what the GPU wrote is there when a wait says OK,
    and memory that is done is the program's (S2); each callback runs once, with that result; nothing is left over.
 
    A long life: the same again and again for PROCESS_SECONDS, default 2, costs a process no more than the first tenth.
@@ -33,26 +35,33 @@ static void must_be(bool good, const char *what, int line)
 
 typedef struct flight {
     int queue;
-    gpusync_ticket ticket;
-    int place, from; /* of the memory, that the work writes and reads; below 0: none */
-    bool fails;      /* it, or what it waits for */
-    uint64_t value;  /* that it signals; 0: none */
+    gpusync_ticket ticket;      /* 0: it is UNORDERED */
+    int place, from;            /* of the memory, that the work writes and reads; below 0: none */
+    bool fails;                 /* it, or what it waits for */
+    gpusync_timeline *timeline; /* that it signals; NULL: none */
+    uint64_t value;
 } flight;
+
+/* What on_complete has told of UNORDERED work. */
+typedef struct ending {
+    bool over;
+    gpusync_result result;
+} ending;
 
 typedef struct worker {
     stage *s;
     pthread_t thread;
     uint64_t random;
-    bool failures;
+    bool failures, overlaps;
     unsigned rounds;
-    unsigned char *bytes;
-    void *memory;
+    void *memory[PLACES];
+    ending ends[PLACES]; /* of the work that writes the place */
     unsigned char token;
-    gpusync_timeline *chain;
-    uint64_t value;   /* the highest that is on its way */
-    bool chain_fails; /* so does all that waits for it */
-    bool followed;    /* ... and something does */
-    int last_place;   /* where the token is then */
+    gpusync_timeline *chain, *lane;
+    uint64_t value, in_lane; /* the highest that is on its way */
+    bool chain_fails;        /* so does all that waits for it */
+    bool followed;           /* ... and something does */
+    int last_place;          /* where the token is then */
     flight window[WINDOW];
     unsigned count;
 } worker;
@@ -67,6 +76,15 @@ static void count_done(void *user, gpusync_result result, const gpusync_error *e
     check((error != NULL) == (result != GPUSYNC_OK));
     check(result == (fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
     COUNT(fails ? &ran_badly : &ran_well);
+}
+
+static void note_end(void *user, gpusync_result result, const gpusync_error *error)
+{
+    ending *end = (ending *)user;
+    check((error != NULL) == (result != GPUSYNC_OK));
+    check(!error || (error->ticket == 0 && !error->in_use));
+    end->result = result;
+    PUT(&end->over, true);
 }
 
 /* Of a queue that is abandoned: its work may have ended before. */
@@ -102,10 +120,28 @@ static bool chance(worker *w, unsigned percent)
 
 static unsigned char *place_of(worker *w, int place)
 {
-    return w->bytes + place * LINE;
+    return (unsigned char *)metal_contents(w->memory[place]);
 }
 
 /* -- the end of a flight -------------------------------------------------------------------------------------- */
+
+/* Memory is the program's again: gpusync_is_done decides, or, of UNORDERED work, its callback. */
+static bool is_over(worker *w, const flight *f)
+{
+    return f->ticket ? gpusync_is_done(w->s->q[f->queue], f->ticket) : GET(&w->ends[f->place].over);
+}
+
+static gpusync_result wait_for_callback(worker *w, const flight *f)
+{
+    if (chance(w, 50))
+        check(gpusync_timeline_wait(f->timeline, f->value, SECONDS(60), NULL) ==
+              (f->fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
+    while (!is_over(w, f)) {
+        check(gpusync_device_run_callbacks(w->s->device, SIZE_MAX, NULL) == GPUSYNC_OK);
+        sched_yield();
+    }
+    return w->ends[f->place].result;
+}
 
 static gpusync_result wait_in_some_way(worker *w, const flight *f)
 {
@@ -128,8 +164,8 @@ static gpusync_result wait_in_some_way(worker *w, const flight *f)
         return result;
     case 4: return gpusync_wait_many(points, 2, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which);
     default:
-        if (f->value && f->value <= GPUSYNC_MAX_VALUE)
-            points[1] = at(w->chain, f->value);
+        if (f->timeline)
+            points[1] = at(f->timeline, f->value);
         result = gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, SECONDS(60), NULL, &which);
         check(which < 2);
         return which == 0 ? result : gpusync_wait(q, f->ticket, SECONDS(60), NULL);
@@ -141,8 +177,8 @@ static void land(worker *w, unsigned i)
 {
     flight f = w->window[i];
     gpusync_queue *q = w->s->q[f.queue];
-    gpusync_result result = wait_in_some_way(w, &f);
-    gpusync_result again = gpusync_poll(q, f.ticket, NULL);
+    gpusync_result result = f.ticket ? wait_in_some_way(w, &f) : wait_for_callback(w, &f);
+    gpusync_result again = f.ticket ? gpusync_poll(q, f.ticket, NULL) : result;
     if (result != (f.fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK) || again != result)
         fprintf(stderr, "ticket %d of queue %d, value %d: %d, then %d, expected to %s\n", (int)f.ticket, f.queue,
                 (int)f.value, result, again, f.fails ? "fail" : "succeed");
@@ -180,8 +216,7 @@ static int free_place(worker *w)
         place = 1 + (int)draw(w, PLACES - 1);
         used = place == w->last_place;
         for (unsigned i = 0; i < w->count; i++)
-            if ((w->window[i].place == place || w->window[i].from == place) &&
-                !gpusync_is_done(w->s->q[w->window[i].queue], w->window[i].ticket))
+            if ((w->window[i].place == place || w->window[i].from == place) && !is_over(w, &w->window[i]))
                 used = true;
         for (unsigned i = 0; i < w->count && !used; i++)
             if (w->window[i].place == place)
@@ -204,23 +239,25 @@ static void *make_buffer(worker *w, gpusync_queue *q)
     return buffer;
 }
 
-static void copy_token(worker *w, void *buffer, int from, int to)
+static void copy_token(worker *w, void *buffer, const flight *f)
 {
     void *blit = metal_blit_begin(buffer);
-    metal_copy(blit, w->memory, (size_t)from * LINE, w->memory, (size_t)to * LINE, 1);
+    metal_copy(blit, w->memory[f->from], 0, w->memory[f->place], 0, 1);
     metal_end(blit);
 }
 
-static void fill_token(worker *w, void *buffer, int place)
+static void fill_token(worker *w, void *buffer, const flight *f)
 {
     void *blit = metal_blit_begin(buffer);
-    metal_fill(blit, w->memory, (size_t)place * LINE, 1, w->token);
+    metal_fill(blit, w->memory[f->place], 0, 1, w->token);
     metal_end(blit);
 }
 
 static void promise_callback(worker *w, const flight *f)
 {
     void *object;
+    if (!f->ticket)
+        return;
     if (chance(w, 40)) {
         COUNT(f->fails ? &promised_badly : &promised_well);
         check(gpusync_on_done(ticket_at(w->s->q[f->queue], f->ticket), count_done, f->fails ? w : NULL) == GPUSYNC_OK);
@@ -233,7 +270,36 @@ static void promise_callback(worker *w, const flight *f)
     }
 }
 
-/* The next link of the chain. HOST_SYNC, UNORDERED, encoded or submitted: all come to the same. */
+/* Commits the buffer of a flight between a wait and a signal, of a value 0: none. Encoded, strict, UNORDERED, ON_GPU: all
+   come to the same, but that a wait ON_GPU orders nothing where Metal overlaps command buffers. `commands` encodes what
+   the work does: behind an encoded wait. */
+static gpusync_result send(worker *w, flight *f, void *buffer, gpusync_point wait, gpusync_point signal,
+                           void (*commands)(worker *w, void *buffer, const flight *f))
+{
+    enum { ENCODED = 1 }; /* no flag of a submission */
+    static const uint32_t ways[] = {ENCODED, 0, GPUSYNC_SUBMIT_UNORDERED, GPUSYNC_SUBMIT_ON_GPU,
+                                    GPUSYNC_SUBMIT_ON_GPU | GPUSYNC_SUBMIT_UNORDERED};
+    gpusync_queue *q = w->s->q[f->queue];
+    uint32_t way = ways[chance(w, 30) ? 0 : draw(w, w->overlaps && wait.value ? 3 : LENGTH(ways))];
+    if (!signal.value)
+        way &= ~(uint32_t)GPUSYNC_SUBMIT_UNORDERED;
+    if (way != ENCODED) {
+        bool unordered = way & GPUSYNC_SUBMIT_UNORDERED;
+        gpusync_submission submission = {
+            &wait, wait.value != 0, &buffer, 1, &signal, signal.value != 0, NULL, &w->ends[f->place], NULL, way};
+        submission.on_complete = unordered ? note_end : NULL;
+        PUT(&w->ends[f->place].over, false);
+        commands(w, buffer, f);
+        return gpusync_submit(q, &submission, unordered ? NULL : &f->ticket);
+    }
+    if (wait.value)
+        check(gpusync_encode_wait(q, buffer, wait) == GPUSYNC_OK);
+    commands(w, buffer, f);
+    gpusync_result result = signal.value ? gpusync_encode_signal(q, buffer, signal) : GPUSYNC_OK;
+    return result == GPUSYNC_OK ? gpusync_commit(q, buffer, &f->ticket) : result;
+}
+
+/* The next link of the chain. */
 static void step_chain(worker *w)
 {
     /* What waits on the GPU for a timeline that fails stops waiting, and runs: two such links would run at once. */
@@ -246,37 +312,16 @@ static void step_chain(worker *w)
     flight *f = take_off(w, queue, place);
     void *buffer = make_buffer(w, q);
     bool fails = w->failures && !w->chain_fails && chance(w, 3);
-    gpusync_point wait = at(w->chain, w->value), signal = at(w->chain, w->value + 1);
-    gpusync_submission submission = {0};
-    bool encodes = chance(w, 40);
-    if (encodes)
-        check(gpusync_encode_wait(q, buffer, wait) == GPUSYNC_OK); /* what is encoded behind it waits */
-    copy_token(w, buffer, w->last_place, place);
     f->from = w->last_place;
+    f->fails = fails || w->chain_fails;
+    f->timeline = w->chain;
+    f->value = w->value + 1;
     if (fails)
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
     /* A faulty buffer waits for nothing: it would fail the values below its own, which are on their way. */
     if (fails)
         check(gpusync_timeline_wait(w->chain, w->value, GPUSYNC_FOREVER, NULL) == GPUSYNC_OK);
-    f->fails = fails || w->chain_fails;
-    f->value = w->value + 1;
-    gpusync_result result = GPUSYNC_OK;
-    if (encodes) {
-        result = gpusync_encode_signal(q, buffer, signal);
-    } else {
-        submission.wait_points = &wait;
-        submission.wait_count = 1;
-        submission.signal_points = &signal;
-        submission.signal_count = 1;
-    }
-    submission.command_buffers = &buffer;
-    submission.command_buffer_count = 1;
-    if (chance(w, 25))
-        submission.flags |= GPUSYNC_SUBMIT_UNORDERED;
-    if (submission.signal_points && chance(w, 25))
-        submission.flags |= GPUSYNC_SUBMIT_ON_GPU;
-    if (result == GPUSYNC_OK)
-        result = gpusync_submit(q, &submission, &f->ticket);
+    gpusync_result result = send(w, f, buffer, at(w->chain, w->value), at(w->chain, w->value + 1), copy_token);
     if (w->chain_fails && result == GPUSYNC_ERROR_EXECUTION) { /* the timeline has failed already: R13 */
         check(f->ticket == 0);
         check(gpusync_command_buffer_discard(q, buffer) == GPUSYNC_OK);
@@ -290,6 +335,45 @@ static void step_chain(worker *w)
     promise_callback(w, f);
 }
 
+/* The next work of the lane: its value comes behind those on the way, from whatever queue. */
+static void fill_place(worker *w)
+{
+    int place = free_place(w), queue = (int)(chance(w, 80) ? w->token % QUEUES : draw(w, QUEUES));
+    flight *f = take_off(w, queue, place);
+    void *buffer = make_buffer(w, w->s->q[queue]);
+    f->timeline = w->lane;
+    f->value = ++w->in_lane;
+    softmetal_set_duration(buffer, 1000 * draw(w, 300));
+    check(send(w, f, buffer, at(w->lane, 0), at(w->lane, f->value), fill_token) == GPUSYNC_OK);
+    promise_callback(w, f);
+}
+
+/* Reads what the work of this value has written, as soon as that is there. */
+static void read_place(worker *w, uint64_t value)
+{
+    int place = free_place(w);
+    flight *f = take_off(w, (int)draw(w, QUEUES), place);
+    for (unsigned i = 0; i < w->count - 1; i++)
+        if (w->window[i].timeline == w->lane && w->window[i].value == value)
+            f->from = w->window[i].place;
+    if (f->from < 0) { /* it has landed meanwhile */
+        w->count--;
+        return;
+    }
+    void *buffer = make_buffer(w, w->s->q[f->queue]);
+    check(send(w, f, buffer, at(w->lane, value), at(w->lane, 0), copy_token) == GPUSYNC_OK);
+    promise_callback(w, f);
+}
+
+static void step_lane(worker *w)
+{
+    uint64_t first = w->in_lane + 1;
+    do
+        fill_place(w);
+    while (chance(w, 60));
+    read_place(w, first + draw(w, w->in_lane + 1 - first));
+}
+
 /* S4: earlier work of its queue, which may have failed, is not among what it waits for. */
 static void step_plain(worker *w)
 {
@@ -298,7 +382,7 @@ static void step_plain(worker *w)
     int place = free_place(w);
     flight *f = take_off(w, queue, place);
     void *buffer = make_buffer(w, q);
-    fill_token(w, buffer, place);
+    fill_token(w, buffer, f);
     f->fails = w->failures && chance(w, 5);
     if (f->fails)
         softmetal_fail_as(buffer, SOFTMETAL_OUT_OF_MEMORY, NULL);
@@ -317,9 +401,8 @@ static void step_ticket(worker *w)
         return;
     flight *f = take_off(w, queue, -1);
     flight before = w->window[draw(w, w->count - 1)];
-    wait = ticket_at(w->s->q[before.queue], before.ticket);
+    wait = before.ticket ? ticket_at(w->s->q[before.queue], before.ticket) : at(before.timeline, before.value);
     f->fails = before.fails;
-    submission.flags = chance(w, 50) ? 0 : GPUSYNC_SUBMIT_ON_GPU;
     while ((result = gpusync_submit(w->s->q[queue], &submission, &f->ticket)) == GPUSYNC_ERROR_QUEUE_FULL)
         sched_yield();
     check(result == GPUSYNC_OK);
@@ -422,12 +505,15 @@ static void step_everything(worker *w)
 static void *work(void *argument)
 {
     worker *w = (worker *)argument;
+    check(gpusync_timeline_create(w->s->device, NULL, &w->lane) == GPUSYNC_OK);
     begin_chain(w);
     for (unsigned round = 0; round < w->rounds; round++) {
         unsigned what = (unsigned)draw(w, 100);
         void *pool = metal_pool_push();
-        if (what < 40) {
+        if (what < (w->overlaps ? 15 : 35)) {
             step_chain(w);
+        } else if (what < 45) {
+            step_lane(w);
         } else if (what < 60) {
             step_plain(w);
         } else if (what < 68) {
@@ -449,12 +535,14 @@ static void *work(void *argument)
         metal_pool_pop(pool);
     }
     end_chain(w);
+    check(gpusync_timeline_wait(w->lane, w->in_lane, 0, NULL) == GPUSYNC_OK);
+    check(gpusync_timeline_destroy(w->lane) == GPUSYNC_OK);
     return NULL;
 }
 
 /* -- the tests ------------------------------------------------------------------------------------------------ */
 
-static void set_latencies(void)
+static void set_latencies(bool overlaps)
 {
     softmetal_timing timing;
     softmetal_chaos chaos = {.complete_out_of_order_per_mille = 20};
@@ -466,6 +554,8 @@ static void set_latencies(void)
     timing.event_listener.max_ns = 20000;
     softmetal_set_timing(&timing);
     softmetal_set_seed(seed);
+    if (overlaps)
+        chaos.overlap_per_mille = chaos.complete_out_of_order_per_mille = 500;
     softmetal_set_chaos(&chaos);
 }
 
@@ -476,23 +566,26 @@ static unsigned length_of_run(void)
     return (unsigned)(2000 * factor / SLOW) + 20;
 }
 
-static void run_stress(stage *s, bool failures, unsigned length, unsigned pass)
+typedef enum weather { PEACE, FAILURES, OVERLAP } weather;
+
+static void run_stress(stage *s, weather how, unsigned length, unsigned pass)
 {
     static worker workers[WORKERS];
     const char *text = getenv("SEED");
     seed = (text ? strtoull(text, NULL, 10) : 1) + pass;
     promised_well = promised_badly = ran_well = ran_badly = promised_gone = gone = 0;
     promised_destroyed = destroyed = 0;
-    set_latencies();
+    set_latencies(how == OVERLAP);
     memset(workers, 0, sizeof workers);
     for (unsigned i = 0; i < WORKERS; i++) {
         worker *w = &workers[i];
         w->s = s;
         w->random = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15) + i * UINT64_C(0xBF58476D1CE4E5B9);
-        w->failures = failures;
+        w->failures = how == FAILURES;
+        w->overlaps = how == OVERLAP;
         w->rounds = length;
-        w->memory = metal_buffer_new(s->metal_device, PLACES * LINE);
-        w->bytes = (unsigned char *)metal_contents(w->memory);
+        for (unsigned k = 0; k < PLACES; k++)
+            w->memory[k] = metal_buffer_new(s->metal_device, LINE);
         w->token = (unsigned char)(i + 1);
     }
     for (unsigned i = 0; i < WORKERS; i++)
@@ -508,20 +601,25 @@ static void run_stress(stage *s, bool failures, unsigned length, unsigned pass)
         assert_int_equal(gpusync_in_flight(s->q[i]), 0);
         assert_true(gpusync_is_done(s->q[i], GPUSYNC_EVERYTHING));
     }
-    for (unsigned i = 0; i < WORKERS; i++)
-        metal_release(workers[i].memory);
+    for (unsigned i = 0; i < WORKERS * PLACES; i++)
+        metal_release(workers[i / PLACES].memory[i % PLACES]);
 }
 
 on_stage_with(test_S1_to_S8_eight_threads_in_peace, .queues = QUEUES, .real = true, .threads = true, .spins = true)
 {
-    run_stress(s, false, length_of_run(), 0);
+    run_stress(s, PEACE, length_of_run(), 0);
     for (unsigned i = 0; i < QUEUES; i++)
         assert_int_equal(failures_of(s->q[i]), 0);
 }
 
+on_stage_with(test_R33_R36_eight_threads_where_Metal_overlaps, .queues = QUEUES, .real = true, .threads = true)
+{
+    run_stress(s, OVERLAP, length_of_run(), 0);
+}
+
 on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true, .queue.error_log_count = 16384)
 {
-    run_stress(s, true, length_of_run(), 0); /* the log holds all failures: no result is unknown */
+    run_stress(s, FAILURES, length_of_run(), 0); /* the log holds all failures: no result is unknown */
 }
 
 also_on_stage_with(test_S4_S8_eight_threads_and_failures, .queues = QUEUES, .real = true,
@@ -556,7 +654,7 @@ on_stage_with(test_a_long_life_costs_no_more_than_a_short_one, .queues = QUEUES,
     unsigned pass;
     for (pass = 0; gpusync_now_ns() - from < length; pass++) {
         const uint64_t age = gpusync_now_ns() - from;
-        run_stress(s, true, 100, pass);
+        run_stress(s, FAILURES, 100, pass);
         if (age <= length / 10)
             look(first);
         if (age >= length / 10 * 9 || pass == 0)

@@ -12,7 +12,6 @@
 static void *buffers[QUEUES];
 static gpusync_ticket tickets[QUEUES];
 static outcome outcomes[QUEUES];
-static gpusync_result results[QUEUES]; /* of waits */
 static bool flags[QUEUES];
 static int numbers[QUEUES] = {0, 1, 2};
 
@@ -21,7 +20,6 @@ static void forget(void)
     memset(buffers, 0, sizeof buffers);
     memset(tickets, 0, sizeof tickets);
     memset(outcomes, 0, sizeof outcomes);
-    memset(results, 0, sizeof results);
     memset(flags, 0, sizeof flags);
 }
 
@@ -101,8 +99,7 @@ static void tear_down_end(void *unused)
 
 without_stage(test_S4_a_ticket_that_three_may_end_ends_once)
 {
-    const turns_race race = {.name = "end", .setup = set_up_end, .teardown = tear_down_end};
-    run_race(&race, 1, 200, 1);
+    race("end", set_up_end, tear_down_end, NULL, 1, 200, 1);
 }
 
 /* A handler wakes a plain wait before it reads the GPU times; a wait for handlers comes behind both of them. */
@@ -144,12 +141,8 @@ static void tear_down_times(void *unused)
 
 without_stage(test_R26_behind_a_wait_for_handlers_a_poll_has_the_times)
 {
-    const turns_race races[] = {
-        {.name = "times", .setup = set_up_times, .teardown = tear_down_times, .user = &numbers[1]},
-        {.name = "times of two", .setup = set_up_times, .teardown = tear_down_times, .user = &numbers[2]},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 300, 3);
+    race("times", set_up_times, tear_down_times, &numbers[1], 1, 300, 3);
+    race("times of two", set_up_times, tear_down_times, &numbers[2], 1, 300, 3);
 }
 
 static void signal_one(void *number)
@@ -211,12 +204,8 @@ static void set_up_early(void *unused)
 
 without_stage(test_R23_a_sleeper_with_two_wakers_is_woken)
 {
-    const turns_race races[] = {
-        {.name = "wakers", .setup = set_up_wakers, .teardown = close_plainly},
-        {.name = "wakers and early parks", .setup = set_up_early, .teardown = close_plainly},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 1000, i == 0 ? 3 : 0);
+    race("wakers", set_up_wakers, close_plainly, NULL, 1, 1000, 3);
+    race("wakers and early parks", set_up_early, close_plainly, NULL, 1, 1000, 0);
 }
 
 /* What has ended by the deadline has ended: ended_ns is taken when the end is a fact. */
@@ -297,20 +286,18 @@ static void set_up_value_limit(void *unused)
 
 without_stage(test_S4_what_has_ended_by_the_deadline_has_ended)
 {
-    const turns_race races[] = {
-        {.name = "limit of a ticket", .setup = set_up_ticket_limit, .teardown = close_plainly},
-        {.name = "limit of a value", .setup = set_up_value_limit, .teardown = close_plainly},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 200, 3);
+    race("limit of a ticket", set_up_ticket_limit, close_plainly, NULL, 1, 200, 3);
+    race("limit of a value", set_up_value_limit, close_plainly, NULL, 1, 200, 3);
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>held -- */
 
-static void hold(int i)
+/* Each on a queue of its own, or, UNORDERED, on one. */
+static void hold(int i, bool together)
 {
     const gpusync_point wait = gpusync_at_value(stage.t[i], 1);
-    tickets[i] = submit_buffer(stage.q[i], make_buffer(stage.q[i]), &wait, NULL, NULL, 0);
+    gpusync_queue *q = stage.q[together ? 0 : i];
+    tickets[i] = submit_buffer(q, make_buffer(q), &wait, NULL, NULL, together ? GPUSYNC_SUBMIT_UNORDERED : 0);
 }
 
 static void commit_behind(void *unused)
@@ -318,21 +305,21 @@ static void commit_behind(void *unused)
     tickets[2] = commit_buffer(stage.q[0], buffers[0]);
 }
 
-static void set_up_missed(void *unused)
+static void set_up_missed(void *together)
 {
     begin(2, 2);
     buffers[0] = make_buffer(stage.q[0]);
     for (int i = 0; i < 2; i++)
-        hold(i);
+        hold(i, together);
     turns_add("signals 0", signal_one, &numbers[0]);
     turns_add("signals 1", signal_one, &numbers[1]);
     turns_add("commits", commit_behind, NULL);
 }
 
 /* No wait looks: what Metal does not have by now is forgotten. */
-static void tear_down_missed(void *unused)
+static void tear_down_missed(void *together)
 {
-    turns_expect(softmetal_outstanding(stage.metal[0]) >= 2, 1);
+    turns_expect(softmetal_outstanding(stage.metal[0]), together ? 3 : 2);
     for (int i = 0; i < 2; i++)
         softmetal_finish_queue(stage.metal[i]);
     for (int i = 0; i < 2; i++) {
@@ -374,66 +361,9 @@ static void tear_down_missed_end(void *unused)
 
 without_stage(test_S6_nothing_held_is_forgotten)
 {
-    const turns_race race = {.name = "missed", .setup = set_up_missed, .teardown = tear_down_missed};
-    const turns_race end = {.name = "missed end", .setup = set_up_missed_end, .teardown = tear_down_missed_end};
-    run_race(&race, 1, 200, 0);
-    run_race(&end, 1, 200, 0);
-}
-
-/* Held work is let go by the host, or by another queue, while other threads submit and commit behind it. */
-static void submit_held(void *unused)
-{
-    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
-    tickets[0] = submit_buffer(stage.q[0], make_buffer(stage.q[0]), &wait, NULL, &outcomes[0], 0);
-    turns_expect(wait_for_ever(stage.q[0], tickets[0]), GPUSYNC_OK);
-}
-
-static void commit_plain(void *unused)
-{
-    tickets[1] = commit_buffer(stage.q[0], make_buffer(stage.q[0]));
-    turns_expect(wait_for_ever(stage.q[0], tickets[1]), GPUSYNC_OK);
-}
-
-static void signal_by_work(void *unused)
-{
-    void *buffer = make_buffer(stage.q[1]);
-    turns_expect(gpusync_encode_signal(stage.q[1], buffer, gpusync_at_value(stage.t[0], 1)), GPUSYNC_OK);
-    commit_buffer(stage.q[1], buffer);
-}
-
-static void set_up_signal(void *by_work)
-{
-    begin(2, 1);
-    turns_add("submits", submit_held, NULL);
-    turns_add("commits", commit_plain, NULL);
-    if (by_work)
-        turns_add("signals", signal_by_work, NULL);
-    else
-        turns_add("signals", signal_one, &numbers[0]);
-    turns_gpus(by_work ? 2 : 1);
-}
-
-static void tear_down_signal(void *unused)
-{
-    uint64_t value = 0;
-    turns_expect(gpusync_in_flight(stage.q[0]), 0);
-    turns_expect(gpusync_timeline_query(stage.t[0], &value, NULL), GPUSYNC_OK);
-    turns_expect(value, 1);
-    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK); /* runs the callback */
-    stage.q[0] = NULL;
-    turns_expect(outcomes[0].calls, 1);
-    turns_expect(outcomes[0].result, GPUSYNC_OK);
-    close_stage();
-}
-
-without_stage(test_S6_held_work_goes_with_its_signal)
-{
-    const turns_race races[] = {
-        {.name = "host signal and commit", .setup = set_up_signal, .teardown = tear_down_signal},
-        {.name = "signal of work and commit", .setup = set_up_signal, .teardown = tear_down_signal, .user = numbers},
-    };
-    run_race(&races[0], 1, 200, 0);
-    run_race(&races[1], 0, 200, 0);
+    race("missed", set_up_missed, tear_down_missed, NULL, 1, 200, 0);
+    race("missed together", set_up_missed, tear_down_missed, numbers, 1, 200, 0);
+    race("missed end", set_up_missed_end, tear_down_missed_end, NULL, 1, 200, 0);
 }
 
 /* Two threads signal one timeline from the host: one writes the event for both, and what is last on it is the highest. */
@@ -466,8 +396,7 @@ static void tear_down_event(void *unused)
 
 without_stage(test_S7_the_event_gets_the_highest_value)
 {
-    const turns_race race = {.name = "event", .setup = set_up_event, .teardown = tear_down_event};
-    run_race(&race, 1, 200, 3);
+    race("event", set_up_event, tear_down_event, NULL, 1, 200, 3);
 }
 
 /* Two threads commit to one queue: the order of tickets is the order in Metal. */
@@ -503,121 +432,240 @@ static void tear_down_order(void *unused)
 
 without_stage(test_S3_the_order_of_tickets_is_the_order_in_Metal)
 {
-    const turns_race race = {.name = "order", .setup = set_up_order, .teardown = tear_down_order};
-    run_race(&race, 1, 200, 0);
+    race("order", set_up_order, tear_down_order, NULL, 1, 200, 0);
 }
 
-/* Held work, and a plain commit behind it, are cancelled as they are let go. */
-static void cancel(void *unused)
-{
-    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
-}
+/* Two threads commit rising values of one timeline to two queues, numbered at the commit, in each way to signal. Nothing
+   comes in between, or a third thread cancels, or the host signals. */
+enum { VALUES = 4, OF_HOST = 2, ENCODED = 1 /* no flag of a submission */ };
 
-static void wait_for_second(void *unused)
-{
-    results[1] = wait_for_ever(stage.q[0], tickets[1]);
-}
+typedef struct rising {
+    uint32_t ways[2][2];
+    void (*beside)(void *unused);
+    bool order_only;
+} rising;
 
-static void set_up_cancel(void *unused)
+static struct {
+    void *buffer; /* retained */
+    uint32_t way;
+    bool refused;
+    gpusync_queue *queue;
+    gpusync_ticket ticket; /* 0: UNORDERED, or refused */
+    outcome o;
+} of_value[VALUES + 1];
+static const rising *plan;
+static uint64_t numbered;
+static bool numbering;
+
+static void cancel_everywhere(void *unused)
 {
-    begin(1, 2);
-    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
-    const gpusync_point after = gpusync_at_value(stage.t[1], 1);
     for (int i = 0; i < 2; i++)
-        buffers[i] = metal_retain(make_buffer(stage.q[0]));
-    tickets[0] = submit_buffer(stage.q[0], buffers[0], &wait, NULL, &outcomes[0], 0);
-    tickets[1] = submit_buffer(stage.q[0], buffers[1], NULL, &after, &outcomes[1], 0);
-    turns_add("cancels", cancel, NULL);
-    turns_add("signals", signal_one, &numbers[0]);
-    turns_add("waits", wait_for_second, NULL);
-    turns_gpus(1);
+        turns_expect(gpusync_queue_cancel_held(stage.q[i]), GPUSYNC_OK);
+}
+
+static void signal_by_host(void *unused)
+{
+    gpusync_result result = gpusync_timeline_signal(stage.t[0], OF_HOST);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_NOT_RISING);
+}
+
+static bool may_number(void *unused)
+{
+    return !numbering;
+}
+
+static gpusync_result commit_value(uint64_t value, gpusync_queue *q, void *buffer, uint32_t way)
+{
+    const gpusync_point signal = gpusync_at_value(stage.t[0], value);
+    gpusync_submission s = {NULL, 0, &buffer, 1, &signal, 1, note_outcome, &of_value[value].o, NULL, way};
+    of_value[value].buffer = metal_retain(buffer);
+    of_value[value].queue = q;
+    of_value[value].way = way;
+    if (way != ENCODED)
+        return gpusync_submit(q, &s, way & GPUSYNC_SUBMIT_UNORDERED ? NULL : &of_value[value].ticket);
+    gpusync_result result = gpusync_encode_signal(q, buffer, signal);
+    return result == GPUSYNC_OK ? gpusync_commit(q, buffer, &of_value[value].ticket) : result;
+}
+
+static void commit_rising(void *number)
+{
+    int i = *(int *)number;
+    for (int round = 0; round < 2; round++) {
+        void *buffer = make_buffer(stage.q[i]);
+        turns_until(may_number, NULL);
+        numbering = true;
+        uint64_t value = ++numbered;
+        gpusync_result result = commit_value(value, stage.q[i], buffer, plan->ways[i][round]);
+        of_value[value].refused = result != GPUSYNC_OK;
+        numbering = false;
+        if (result == GPUSYNC_OK)
+            continue;
+        turns_check(result == GPUSYNC_ERROR_NOT_RISING && plan->beside == signal_by_host && value <= OF_HOST);
+        turns_expect(gpusync_command_buffer_discard(stage.q[i], buffer), GPUSYNC_OK);
+    }
+}
+
+/* Metal is through with the work of each value up to this one, unless something came in between, and Metal never got
+   it. */
+static void check_up_to(uint64_t value)
+{
+    for (uint64_t v = 1; v <= value; v++) {
+        unsigned long status = of_value[v].buffer ? metal_status(of_value[v].buffer) : 0;
+        turns_check(status >= 4 || (status == 0 && plan->beside));
+    }
+}
+
+static void sleep_for_values(void *unused)
+{
+    for (uint64_t value = 1; value <= VALUES; value++) {
+        turns_expect(gpusync_timeline_wait(stage.t[0], value, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+        check_up_to(value);
+    }
+}
+
+/* What the GPU, and other code, see: the event shows no value before the work of lower ones is over. */
+static void watch_event(void *unused)
+{
+    void *metal_event = gpusync_timeline_metal(stage.t[0], NULL);
+    for (uint64_t shown = 0; shown < VALUES;) {
+        shown = metal_event_value(metal_event);
+        check_up_to(shown ? shown - 1 : 0);
+        turns_yield(NULL);
+    }
+}
+
+static void set_up_rising(void *user)
+{
+    plan = (const rising *)user;
+    begin(2, 0);
+    memset(of_value, 0, sizeof of_value);
+    numbered = 0;
+    numbering = false;
+    const gpusync_timeline_desc desc = {.order_only = plan->order_only};
+    turns_expect(gpusync_timeline_create(stage.device, &desc, &stage.t[0]), GPUSYNC_OK);
+    turns_add("one", commit_rising, &numbers[0]);
+    turns_add("two", commit_rising, &numbers[1]);
+    turns_add("sleeps", sleep_for_values, NULL);
+    if (plan->beside)
+        turns_add("beside", plan->beside, NULL);
+    else
+        turns_add("watches", watch_event, NULL);
+    turns_gpus(2);
     turns_callbacks_when_told(stage.device);
 }
 
-static void tear_down_cancel(void *unused)
+static void tear_down_rising(void *unused)
 {
+    const gpusync_result unrun = plan->beside == signal_by_host ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_ERROR_CANCELLED;
     uint64_t value = 0;
-    unsigned cancelled = 0;
-    for (int i = 0; i < 2; i++) {
-        gpusync_result result = is_committed(buffers[i]) ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED;
-        turns_expect(gpusync_poll(stage.q[0], tickets[i], NULL), result);
-        turns_expect(outcomes[i].calls, 1);
-        turns_expect(outcomes[i].result, result);
-        cancelled += result != GPUSYNC_OK;
-        metal_release(buffers[i]);
+    bool all = true;
+    for (int v = 1; v <= VALUES; v++) {
+        const gpusync_ticket ticket = of_value[v].ticket;
+        bool ran = is_committed(of_value[v].buffer), called = of_value[v].way != ENCODED && !of_value[v].refused;
+        gpusync_result result = called ? of_value[v].o.result : gpusync_poll(of_value[v].queue, ticket, NULL);
+        turns_expect(of_value[v].o.calls, called);
+        turns_expect(result, ran || of_value[v].refused ? GPUSYNC_OK : unrun);
+        all = all && ran;
+        metal_release(of_value[v].buffer);
     }
-    turns_expect(results[1], outcomes[1].result);
-    turns_check(outcomes[0].result == GPUSYNC_OK || outcomes[1].result != GPUSYNC_OK); /* in the order of tickets */
-    turns_expect(records_of(stage.q[0]), cancelled);
-    turns_expect(gpusync_timeline_query(stage.t[1], &value, NULL), outcomes[1].result);
-    turns_expect(value, outcomes[1].result == GPUSYNC_OK);
-    see(cancelled);
+    turns_check(all || plan->beside);
+    see(all);
+    turns_expect(gpusync_timeline_query(stage.t[0], &value, NULL), GPUSYNC_OK);
+    turns_expect(value, VALUES);
     close_stage();
 }
 
-without_stage(test_S4_cancelled_work_never_runs)
+without_stage(test_R33_rising_values_of_several_queues_go_in_their_order)
 {
-    const turns_race race = {.name = "cancel_held and issue", .setup = set_up_cancel, .teardown = tear_down_cancel};
-    run_race(&race, 1, 200, 7);
+    static rising plans[] = {
+        {{{ENCODED, 0}, {GPUSYNC_SUBMIT_ON_GPU, ENCODED}}, NULL, false},
+        {{{GPUSYNC_SUBMIT_UNORDERED, ENCODED}, {GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU, 0}}, NULL, false},
+        {{{ENCODED, 0}, {GPUSYNC_SUBMIT_UNORDERED, ENCODED}}, cancel_everywhere, true},
+        {{{ENCODED, GPUSYNC_SUBMIT_UNORDERED}, {0, ENCODED}}, signal_by_host, false},
+    };
+    static const char *const names[] = {"rising values", "rising UNORDERED values", "rising values and cancel",
+                                        "rising values and the host"};
+    for (int i = 0; i < 4; i++)
+        race(names[i], set_up_rising, tear_down_rising, &plans[i], 0, 300, plans[i].beside ? 3 : 2);
 }
 
-/* An open buffer of another queue is to signal 1, and held work 2: the discard, the commit, or the destroy of the queue,
-   lets 2 go. A thread sleeps until it is reached. */
-typedef enum ending { DISCARD, COMMIT, DESTROY, ENDINGS } ending;
-static ending endings[ENDINGS] = {DISCARD, COMMIT, DESTROY};
+/* A failure sticks, and is cleared, while a thread commits behind it. What was committed before the clear ends with the
+   failure, what comes behind it does not; what fails behind it sticks anew, and is not cleared with the first. */
+static bool clears, cleared; /* the clear has begun, has returned */
 
-static void end_open(void *how)
+static bool has_cleared(void *unused)
 {
-    switch (*(ending *)how) {
-    case DISCARD: turns_expect(gpusync_command_buffer_discard(stage.q[0], buffers[0]), GPUSYNC_OK); break;
-    case COMMIT: tickets[0] = commit_buffer(stage.q[0], buffers[0]); break;
-    default:
-        turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
-        stage.q[0] = NULL;
-        break;
+    return cleared;
+}
+
+static void commit_beside_clear(void *unused)
+{
+    for (int i = 1; i < 3; i++) {
+        bool behind = cleared;
+        gpusync_result result = gpusync_commit(stage.q[0], buffers[i], &tickets[i]);
+        see(result == GPUSYNC_OK ? behind : 2);
+        if (result != GPUSYNC_OK) {
+            turns_check(result == GPUSYNC_ERROR_EXECUTION && !behind);
+            turns_until(has_cleared, NULL);
+            behind = true;
+            tickets[i] = commit_buffer(stage.q[0], buffers[i]);
+        }
+        flags[i] = !clears; /* it was committed before the clear */
+        flags[0] = behind;  /* ... the last one behind it */
+        result = wait_for_ever(stage.q[0], tickets[i]);
+        turns_check(!behind || result == (i == 2 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK));
+        turns_check(!flags[i] || result == GPUSYNC_ERROR_EXECUTION);
     }
 }
 
-/* The commit of 1 may come too late only where 2 has gone, and 2 waits for it. */
-static void submit_higher(void *unused)
+static void clear_the_first(void *unused)
 {
-    const gpusync_point signal = gpusync_at_value(stage.t[0], 2);
-    tickets[1] = submit_buffer(stage.q[1], buffers[1], NULL, &signal, NULL, 0);
-    turns_expect(wait_for_ever(stage.q[1], tickets[1]), GPUSYNC_OK);
+    gpusync_error stuck;
+    turns_expect(wait_for_ever(stage.q[0], 1), GPUSYNC_ERROR_EXECUTION);
+    turns_expect(gpusync_queue_failure(stage.q[0], &stuck), GPUSYNC_OK);
+    turns_expect(stuck.ticket, 1);
+    clears = true;
+    turns_expect(gpusync_queue_clear_failure(stage.q[0], 1), GPUSYNC_OK);
+    cleared = true;
+    gpusync_result again = gpusync_queue_clear_failure(stage.q[0], 1);
+    turns_check(again == GPUSYNC_OK || again == GPUSYNC_NOT_READY); /* nothing sticks, or what failed behind the clear */
 }
 
-static void sleep_until_higher(void *unused)
+static void set_up_clear(void *unused)
 {
-    turns_expect(gpusync_timeline_wait(stage.t[0], 2, GPUSYNC_FOREVER, NULL), GPUSYNC_OK);
+    const gpusync_queue_desc desc = {.sticky_failure = true};
+    begin(0, 0);
+    open_queue(0, &desc);
+    clears = cleared = false;
+    for (int i = 0; i < 3; i++)
+        buffers[i] = make_buffer(stage.q[0]);
+    softmetal_fail(buffers[0], NULL, 3, NULL);
+    softmetal_fail(buffers[2], NULL, 8, NULL);
+    tickets[0] = commit_buffer(stage.q[0], buffers[0]);
+    turns_add("commits", commit_beside_clear, NULL);
+    turns_add("clears", clear_the_first, NULL);
+    turns_gpus(1);
 }
 
-static void set_up_higher(void *how)
+/* The last one failed. It sticks if it came behind the clear, and says so itself. */
+static void tear_down_clear(void *unused)
 {
-    begin(2, 1);
-    for (int i = 0; i < 2; i++)
-        buffers[i] = make_buffer(stage.q[i]);
-    turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], gpusync_at_value(stage.t[0], 1)), GPUSYNC_OK);
-    turns_add("submits 2", submit_higher, NULL);
-    turns_add("ends 1", end_open, how);
-    turns_add("sleeps", sleep_until_higher, NULL);
-    turns_gpus(2);
-}
-
-static void tear_down_higher(void *how)
-{
-    if (*(ending *)how == COMMIT)
-        turns_expect(gpusync_poll(stage.q[0], tickets[0], NULL), GPUSYNC_OK);
+    gpusync_error stuck;
+    gpusync_result result = gpusync_queue_failure(stage.q[0], &stuck);
+    turns_check(flags[2] ? result == GPUSYNC_NOT_READY : result == GPUSYNC_OK || !flags[0]);
+    if (result == GPUSYNC_OK) {
+        turns_expect(stuck.ticket, tickets[2]);
+        turns_expect(stuck.inherited, false);
+        turns_expect(gpusync_queue_clear_failure(stage.q[0], tickets[2] - 1), GPUSYNC_NOT_READY);
+        turns_expect(gpusync_queue_clear_failure(stage.q[0], tickets[2]), GPUSYNC_OK);
+    }
+    turns_expect(gpusync_queue_failure(stage.q[0], &stuck), GPUSYNC_NOT_READY);
     close_stage();
 }
 
-without_stage(test_R4_an_open_lower_signal_lets_a_higher_one_go)
+without_stage(test_R32_a_clear_parts_what_was_committed_before_it)
 {
-    static const char *const names[ENDINGS] = {"discard and a higher value", "commit and a higher value",
-                                               "destroy and a higher value"};
-    for (int i = 0; i < ENDINGS; i++) {
-        const turns_race race = {names[i], set_up_higher, tear_down_higher, &endings[i], 0, 0, 0, false};
-        run_race(&race, i == DISCARD ? 1 : 0, 200, 0);
-    }
+    race("clear and commit", set_up_clear, tear_down_clear, NULL, 1, 300, 7);
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>room -- */
@@ -688,12 +736,51 @@ static void set_up_ends(void *unused)
 
 without_stage(test_R10_each_place_wakes_one)
 {
-    const turns_race races[] = {
-        {.name = "room and discards", .setup = set_up_discards, .teardown = tear_down_room, .user = &numbers[1]},
-        {.name = "room and ends", .setup = set_up_ends, .teardown = tear_down_room, .user = &numbers[2]},
-    };
-    run_race(&races[0], 1, 200, 0);
-    run_race(&races[1], 0, 1000, 0);
+    race("room and discards", set_up_discards, tear_down_room, &numbers[1], 1, 200, 0);
+    race("room and ends", set_up_ends, tear_down_room, &numbers[2], 0, 1000, 0);
+}
+
+/* Three wait for the one place, each behind the one before it, and get it in this order, though a park of the first ends
+   early. */
+static const char *const in_line[3] = {"sleeps", "second", "third"};
+static int served;
+
+static bool stands_in_line(void *number)
+{
+    return turns_state_of(in_line[*(int *)number]) == TURNS_PARKED;
+}
+
+static void take_in_order(void *number)
+{
+    int i = *(int *)number;
+    if (i > 0)
+        turns_until(stands_in_line, &numbers[i - 1]);
+    void *buffer = make_buffer(stage.q[0]);
+    turns_expect(served++, i);
+    turns_expect(gpusync_command_buffer_discard(stage.q[0], buffer), GPUSYNC_OK);
+}
+
+static void discard_behind_all(void *unused)
+{
+    turns_until(stands_in_line, &numbers[2]);
+    turns_unpark(NULL, stage.waiter);
+    turns_until(stands_in_line, &numbers[0]);
+    discard_first(unused);
+}
+
+static void set_up_line(void *unused)
+{
+    open_narrow(1);
+    served = 0;
+    buffers[0] = make_buffer(stage.q[0]);
+    for (int i = 0; i < 3; i++)
+        turns_add(in_line[i], take_in_order, &numbers[i]);
+    turns_add("discards", discard_behind_all, NULL);
+}
+
+without_stage(test_R37_room_is_served_in_the_order_of_the_waits)
+{
+    race("line for room", set_up_line, tear_down_room, &numbers[1], 1, 200, 0);
 }
 
 /* A limit passes as the place comes: it is had, or it is there for the next. With another thread in the line the place
@@ -735,12 +822,8 @@ static void set_up_limit_and_another(void *unused)
 
 without_stage(test_R10_a_limit_loses_no_place)
 {
-    const turns_race races[] = {
-        {"limit of room", set_up_limit_alone, tear_down_room, &numbers[1], 0, 0, 0, false},
-        {"limit of room and another", set_up_limit_and_another, tear_down_room, &numbers[1], 0, 0, 0, false},
-    };
-    run_race(&races[0], 1, 200, 3);
-    run_race(&races[1], 1, 200, 3);
+    race("limit of room", set_up_limit_alone, tear_down_room, &numbers[1], 1, 200, 3);
+    race("limit of room and another", set_up_limit_and_another, tear_down_room, &numbers[1], 1, 200, 3);
 }
 
 /* ----------------------------------------------------------------------------------------------------- >>others -- */
@@ -874,10 +957,8 @@ without_stage(test_R18_a_value_of_other_code_is_not_missed)
 {
     static const char *const names[WAITINGS] = {"listener and callback", "listener and sleeper",
                                                 "listener and two sleepers", "listener and held work"};
-    for (int i = 0; i < WAITINGS; i++) {
-        const turns_race race = {names[i], set_up_listener, tear_down_listener, &waitings[i], 0, 0, 0, false};
-        run_race(&race, i == HELD_WORK ? 0 : 1, 100, 0);
-    }
+    for (int i = 0; i < WAITINGS; i++)
+        race(names[i], set_up_listener, tear_down_listener, &waitings[i], i == HELD_WORK ? 0 : 1, 100, 0);
 }
 
 /* The event shows 5, but stays below the own signal of 2 until that work has settled. The thread that has read the event
@@ -896,8 +977,7 @@ static void set_up_settling(void *unused)
 
 without_stage(test_R18_a_value_that_is_not_believed_is_read_again)
 {
-    const turns_race race = {.name = "event and settling", .setup = set_up_settling, .teardown = tear_down_listener};
-    run_race(&race, 1, 200, 0);
+    race("event and settling", set_up_settling, tear_down_listener, NULL, 1, 200, 0);
 }
 
 /* The call reserves room for the queues that there are, and a newer one comes in between. */
@@ -924,8 +1004,7 @@ static void set_up_newer(void *unused)
 
 without_stage(test_R27_a_newer_queue_takes_no_place_of_an_older_one)
 {
-    const turns_race race = {.name = "device and newer queue", .setup = set_up_newer, .teardown = close_plainly};
-    run_race(&race, 1, 200, 3);
+    race("device and newer queue", set_up_newer, close_plainly, NULL, 1, 200, 3);
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>destroy -- */
@@ -1016,12 +1095,8 @@ static void tear_down_sleeper(void *unused)
 
 without_stage(test_R20_a_destroy_ends_waits_in_progress)
 {
-    const turns_race races[] = {
-        {.name = "destroy and sleeper", .setup = set_up_sleeper, .teardown = tear_down_sleeper},
-        {.name = "destroy before the end", .setup = set_up_sleeper, .teardown = tear_down_sleeper, .user = numbers},
-    };
-    run_race(&races[0], 1, 200, 15);
-    run_race(&races[1], 0, 300, 5);
+    race("destroy and sleeper", set_up_sleeper, tear_down_sleeper, NULL, 1, 200, 15);
+    race("destroy before the end", set_up_sleeper, tear_down_sleeper, numbers, 0, 300, 5);
 }
 
 /* ALL goes on for the value when the queue of its ticket is destroyed; ALL_OR_FAILURE ends. */
@@ -1067,8 +1142,166 @@ static void set_up_many(void *unused)
 
 without_stage(test_R20_a_destroyed_queue_is_a_failed_point)
 {
-    const turns_race race = {.name = "destroy and many", .setup = set_up_many, .teardown = tear_down_sleeper};
-    run_race(&race, 0, 300, 15);
+    race("destroy and many", set_up_many, tear_down_sleeper, NULL, 0, 300, 15);
+}
+
+/* UNORDERED work ends in any order, beside tickets, while a thread waits for everything, and perhaps destroys the queue.
+   The first is held, or cancelled by the destroy; the second fails. */
+static void wait_for_everything(void *destroys)
+{
+    begun[0] = turns_self();
+    gpusync_result result = wait_for_ever(stage.q[0], GPUSYNC_EVERYTHING);
+    bool destroyed = result == GPUSYNC_ERROR_DESTROYED;
+    turns_check(result == GPUSYNC_ERROR_EXECUTION || (destroys && (destroyed || result == GPUSYNC_ERROR_CANCELLED)));
+    for (int i = 0; i < 3 && !destroyed; i++)
+        turns_check(metal_status(buffers[i]) >= 4 || (i == 0 && destroys && !is_committed(buffers[i])));
+    see(!destroyed);
+}
+
+static void destroy_with_unordered(void *unused)
+{
+    turns_until(have_begun, &numbers[1]);
+    turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+    stage.q[0] = NULL;
+    for (int i = 0; i < 2; i++)
+        turns_expect(outcomes[i].calls, 1);
+}
+
+static void set_up_unordered(void *destroys)
+{
+    begin(1, 1);
+    memset(begun, 0, sizeof begun);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    for (int i = 0; i < 3; i++)
+        buffers[i] = metal_retain(make_buffer(stage.q[0]));
+    softmetal_fail(buffers[1], NULL, 3, NULL);
+    for (int i = 0; i < 2; i++)
+        submit_buffer(stage.q[0], buffers[i], i ? NULL : &wait, NULL, &outcomes[i], GPUSYNC_SUBMIT_UNORDERED);
+    commit_buffer(stage.q[0], buffers[2]);
+    turns_add("waits", wait_for_everything, destroys);
+    turns_add("signals", signal_one, &numbers[0]);
+    if (destroys)
+        turns_add("destroys", destroy_with_unordered, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_unordered(void *destroys)
+{
+    if (!destroys) {
+        turns_check(gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
+        turns_expect(records_of(stage.q[0]), 1);
+        turns_expect(gpusync_wait(stage.q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_OK); /* it was told */
+    }
+    bool ran = is_committed(buffers[0]);
+    turns_check(ran || destroys);
+    turns_expect(outcomes[0].result, ran ? GPUSYNC_OK : GPUSYNC_ERROR_CANCELLED);
+    turns_expect(outcomes[1].result, GPUSYNC_ERROR_EXECUTION);
+    for (int i = 0; i < 3; i++)
+        metal_release(buffers[i]);
+    see(ran ? 2 : 3);
+    close_stage();
+}
+
+without_stage(test_R30_a_wait_for_everything_and_a_destroy_cover_UNORDERED_work)
+{
+    race("UNORDERED and everything", set_up_unordered, tear_down_unordered, NULL, 1, 200, 6);
+    race("UNORDERED and destroy", set_up_unordered, tear_down_unordered, numbers, 0, 200, 15);
+}
+
+/* UNORDERED work with signals ends before earlier such work does, while a thread commits more: the memory of each is used
+   again, and is the work's alone until its handler has returned. */
+static void submit_some(void *unused)
+{
+    for (uint64_t value = 1; value <= 4; value++) {
+        const gpusync_point signal = gpusync_at_value(stage.t[1], value);
+        submit_buffer(stage.q[0], make_buffer(stage.q[0]), NULL, &signal, &outcomes[1], GPUSYNC_SUBMIT_UNORDERED);
+    }
+}
+
+static void set_up_reuse(void *unused)
+{
+    begin(1, 2);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1);
+    submit_buffer(stage.q[0], make_buffer(stage.q[0]), &wait, NULL, &outcomes[0], GPUSYNC_SUBMIT_UNORDERED);
+    turns_add("submits", submit_some, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_reuse(void *unused)
+{
+    turns_expect(outcomes[1].calls, 4);
+    turns_expect(gpusync_timeline_wait(stage.t[1], 4, 0, NULL), GPUSYNC_OK);
+    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
+    turns_check(gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
+    close_stage();
+}
+
+without_stage(test_R30_UNORDERED_work_that_ends_early_goes_once)
+{
+    race("UNORDERED and reuse", set_up_reuse, tear_down_reuse, NULL, 1, 300, 0);
+}
+
+enum { QUEUE_GONE, TIMELINE_GONE, DEVICE_GONE, GONES };
+static int gones[GONES];
+
+/* The queue of a callback that runs is destroyed. As long as the callback finds its buffer open, it may encode. */
+static void encode_in_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    note_outcome(user, result, error);
+    result = gpusync_encode_signal(stage.q[0], buffers[1], gpusync_at_value(stage.t[0], 1));
+    see(result == GPUSYNC_OK);
+    if (result != GPUSYNC_OK) { /* the buffer may be gone: it is not asked */
+        turns_expect(result, GPUSYNC_ERROR_DESTROYED);
+        turns_expect(gpusync_commit(stage.q[0], buffers[1], NULL), GPUSYNC_ERROR_DESTROYED);
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        turns_point("encodes");
+        turns_expect(softmetal_live("buffer"), 1); /* what the open command buffer uses */
+    }
+}
+
+static void destroy_or_later(void *later)
+{
+    if (later)
+        turns_expect(gpusync_queue_destroy_later(stage.q[0], count_gone, &gones[QUEUE_GONE]), GPUSYNC_OK);
+    else
+        turns_expect(gpusync_queue_destroy(stage.q[0]), GPUSYNC_OK);
+}
+
+static void set_up_encoding(void *later)
+{
+    begin(1, 1);
+    memset(gones, 0, sizeof gones);
+    for (int i = 0; i < 2; i++)
+        buffers[i] = make_buffer(stage.q[0]);
+    void *memory = metal_buffer_new(gpusync_device_metal(stage.device), 16), *blit = metal_blit_begin(buffers[1]);
+    metal_fill(blit, memory, 0, 16, 1);
+    metal_end(blit);
+    metal_release(memory);
+    turns_expect(gpusync_on_done(gpusync_at_ticket(stage.q[0], commit_buffer(stage.q[0], buffers[0])),
+                                 encode_in_callback, &outcomes[0]),
+                 GPUSYNC_OK);
+    turns_add("destroys", destroy_or_later, later);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_encoding(void *later)
+{
+    stage.q[0] = NULL;
+    turns_expect(outcomes[0].calls, 1);
+    turns_expect(softmetal_live("buffer"), 0);
+    turns_expect(gones[QUEUE_GONE], later != NULL);
+    close_stage();
+}
+
+without_stage(test_R20_a_destroy_leaves_open_buffers_to_a_callback_that_runs)
+{
+    race("destroy and encoding", set_up_encoding, tear_down_encoding, NULL, 1, 200, 3);
+    race("later destroy and encoding", set_up_encoding, tear_down_encoding, numbers, 1, 200, 3);
 }
 
 /* Callbacks of the queue run in its destroy or in gpusync_device_run_callbacks, each once, and before the destroy has
@@ -1093,6 +1326,13 @@ static void destroy_with_callbacks(void *unused)
     turns_expect(freed, 1);
 }
 
+/* No wait of the program's has told of the failure. */
+static void ask_for_everything(void *unused, gpusync_result result, const gpusync_error *error)
+{
+    turns_expect(result, GPUSYNC_ERROR_EXECUTION);
+    turns_expect(gpusync_poll(stage.q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_EXECUTION);
+}
+
 static void set_up_handler(void *unused)
 {
     begin(1, 0);
@@ -1106,6 +1346,7 @@ static void set_up_handler(void *unused)
     void *witness = softmetal_new_witness(note_freed, NULL);
     turns_expect(gpusync_release_after(stage.q[0], tickets[1], witness), GPUSYNC_OK);
     metal_release(witness);
+    turns_expect(gpusync_on_done(gpusync_at_ticket(stage.q[0], tickets[1]), ask_for_everything, NULL), GPUSYNC_OK);
     turns_add("destroys", destroy_with_callbacks, NULL);
     turns_gpus(1);
     turns_callbacks_when_told(stage.device);
@@ -1120,8 +1361,7 @@ static void tear_down_handler(void *unused)
 
 without_stage(test_R25_a_destroy_and_handlers_run_each_callback_once)
 {
-    const turns_race race = {.name = "destroy and handler", .setup = set_up_handler, .teardown = tear_down_handler};
-    run_race(&race, 1, 200, 0);
+    race("destroy and handler", set_up_handler, tear_down_handler, NULL, 1, 200, 0);
 }
 
 /* A signal is about to send held work as its queue is abandoned: once abandon has returned, Metal gets nothing. */
@@ -1159,15 +1399,11 @@ static void tear_down_abandon(void *unused)
 
 without_stage(test_R21_nothing_is_committed_after_abandon)
 {
-    const turns_race race = {.name = "abandon and commit", .setup = set_up_abandon, .teardown = tear_down_abandon};
-    run_race(&race, 1, 200, 7);
+    race("abandon and commit", set_up_abandon, tear_down_abandon, NULL, 1, 200, 7);
 }
 
 /* A queue, a timeline and the device are destroyed later, while the GPU ends the last work. The device goes in the
    gpusync_device_run_callbacks that tells so: none comes after it. */
-enum { QUEUE_GONE, TIMELINE_GONE, DEVICE_GONE, GONES };
-static int gones[GONES];
-
 static void note_device_gone(void *unused)
 {
     count_gone(&gones[DEVICE_GONE]);
@@ -1245,9 +1481,7 @@ static void tear_down_later(void *unused)
 
 without_stage(test_R22_destroy_later_and_the_last_handler)
 {
-    const turns_race race = {
-        .name = "destroy_later and the last handler", .setup = set_up_later, .teardown = tear_down_later};
-    run_race(&race, 0, 300, 0);
+    race("destroy_later and the last handler", set_up_later, tear_down_later, NULL, 0, 300, 0);
 }
 
 /* The last queue of a device that is destroyed later goes in a callback, while the call that has destroyed the queue is
@@ -1290,9 +1524,7 @@ static void tear_down_last_queue(void *unused)
 
 without_stage(test_R22_the_last_queue_and_its_device_go_in_a_callback)
 {
-    const turns_race race = {
-        .name = "destroy_later and the device's end", .setup = set_up_last_queue, .teardown = tear_down_last_queue};
-    run_race(&race, 2, 200, 0);
+    race("destroy_later and the device's end", set_up_last_queue, tear_down_last_queue, NULL, 2, 200, 0);
 }
 
 /* The handler of failed work calls log, unpark and notify, while a thread that the wait has let go destroys all. */
@@ -1352,26 +1584,28 @@ static void set_up_gone_later(void *unused)
 
 without_stage(test_S10_nothing_is_called_after_device_destroy)
 {
-    const turns_race races[] = {
-        {.name = "device_destroy and notify", .setup = set_up_gone, .teardown = tear_down_gone},
-        {.name = "device_destroy and destroy_later", .setup = set_up_gone_later, .teardown = close_plainly},
-    };
-    for (size_t i = 0; i < 2; i++)
-        run_race(&races[i], 1, 200, 0);
+    race("device_destroy and notify", set_up_gone, tear_down_gone, NULL, 1, 200, 0);
+    race("device_destroy and destroy_later", set_up_gone_later, close_plainly, NULL, 1, 200, 0);
 }
 
-/* A timeline is destroyed between the work that signals it and the work that waits for it, whichever is committed by
-   then: work is not touched, and waits of the host end. Where the open signal is discarded instead, the held work ends. */
-static void end_producer(void *how)
+/* A timeline is destroyed between the work that signals it and the work that waits for it. Behind the commit of the
+   signal work is not touched; before it held work ends, as it does where the open signal is discarded. Waits of the host
+   end. */
+static void end_producer(void *commits)
 {
-    end_open(how);
+    if (!commits)
+        discard_first(NULL);
+    else
+        tickets[0] = commit_buffer(stage.q[0], buffers[0]);
 }
 
-static void commit_consumer(void *how)
+/* flags[0]: the timeline's destroy came behind the commit of the signal. */
+static void commit_consumer(void *commits)
 {
-    gpusync_result expected = *(ending *)how == COMMIT ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
     tickets[1] = commit_buffer(stage.q[1], buffers[1]);
-    turns_expect(wait_for_ever(stage.q[1], tickets[1]), expected);
+    gpusync_result result = wait_for_ever(stage.q[1], tickets[1]);
+    turns_check(result == GPUSYNC_ERROR_DESTROYED ? !flags[0] : result == GPUSYNC_OK && commits);
+    see(result == GPUSYNC_OK ? 2 : 3);
 }
 
 static void wait_for_the_value(void *unused)
@@ -1385,12 +1619,13 @@ static void wait_for_the_value(void *unused)
 static void destroy_timeline(void *count)
 {
     turns_until(have_begun, count);
+    flags[0] = tickets[0] > 0;
     turns_expect(gpusync_timeline_destroy(stage.t[0]), GPUSYNC_OK);
     stage.t[0] = NULL;
     turns_expect(outcomes[0].calls, 1);
 }
 
-static void set_up_between(void *how)
+static void set_up_between(void *commits)
 {
     begin(2, 1);
     memset(begun, 0, sizeof begun);
@@ -1400,27 +1635,22 @@ static void set_up_between(void *how)
     turns_expect(gpusync_encode_signal(stage.q[0], buffers[0], one), GPUSYNC_OK);
     turns_expect(gpusync_encode_wait(stage.q[1], buffers[1], one), GPUSYNC_OK);
     turns_expect(gpusync_on_done(one, note_outcome, &outcomes[0]), GPUSYNC_OK);
-    turns_add("produces", end_producer, how);
-    turns_add("consumes", commit_consumer, how);
+    turns_add("produces", end_producer, commits);
+    turns_add("consumes", commit_consumer, commits);
     turns_add("waits", wait_for_the_value, NULL);
     turns_add("destroys", destroy_timeline, &numbers[1]);
     turns_gpus(2);
 }
 
-static void tear_down_between(void *how)
+static void tear_down_between(void *commits)
 {
     turns_expect(outcomes[0].calls, 1);
-    turns_check(outcomes[0].result == GPUSYNC_ERROR_DESTROYED ||
-                (*(ending *)how == COMMIT && outcomes[0].result == GPUSYNC_OK));
+    turns_check(outcomes[0].result == GPUSYNC_ERROR_DESTROYED || (commits && outcomes[0].result == GPUSYNC_OK));
     close_stage();
 }
 
-without_stage(test_R19_a_destroyed_timeline_carries_accepted_work)
+without_stage(test_R19_a_timeline_destroyed_behind_the_commit_of_its_signal_carries_accepted_work)
 {
-    const turns_race races[] = {
-        {"timeline destroy and commit", set_up_between, tear_down_between, &endings[COMMIT], 0, 0, 0, false},
-        {"timeline destroy and discard", set_up_between, tear_down_between, &endings[DISCARD], 0, 0, 0, false},
-    };
-    run_race(&races[0], 0, 300, 3);
-    run_race(&races[1], 0, 100, 1);
+    race("timeline destroy and commit", set_up_between, tear_down_between, numbers, 0, 300, 15);
+    race("timeline destroy and discard", set_up_between, tear_down_between, NULL, 0, 100, 9);
 }

@@ -171,13 +171,27 @@ static void run_looks(void)
     dump("wait_value", REPEAT);
 }
 
-static void submit(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
+static void submit_with(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal,
+                        uint32_t flags)
 {
     gpusync_submission submission = {
-        .wait_points = wait, .wait_count = wait != NULL, .command_buffers = &work, .command_buffer_count = work != NULL,
-        .signal_points = signal, .signal_count = 1,
+        .wait_points = wait, .wait_count = wait != NULL, .command_buffers = &work, .command_buffer_count = 1,
+        .signal_points = signal, .signal_count = 1, .flags = flags,
     };
     ok(gpusync_submit(queue, &submission, NULL));
+}
+
+/* Up to 0.5 what is ON_GPU was the default, and HOST_SYNC, which was 2, is strict. */
+enum { ON_GPU = GPUSYNC_VERSION < 600 ? 0 : 8, STRICT = GPUSYNC_VERSION < 600 ? 2 : 0 };
+
+static void submit(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
+{
+    submit_with(queue, wait, work, signal, ON_GPU);
+}
+
+static void submit_strict(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
+{
+    submit_with(queue, wait, work, signal, STRICT);
 }
 
 static void encode(gpusync_queue *queue, const gpusync_point *wait, void *work, const gpusync_point *signal)
@@ -187,24 +201,25 @@ static void encode(gpusync_queue *queue, const gpusync_point *wait, void *work, 
     ok(gpusync_commit(queue, work, NULL));
 }
 
-/* Work between a value that work of another queue signals, and a signal. */
-static void run_submissions(bool encoded)
+/* Work between a value that the GPU signals for another queue, and a signal. Only strict work is held. */
+static void run_submissions(const char *scenario,
+                            void (*how)(gpusync_queue *, const gpusync_point *, void *, const gpusync_point *))
 {
     void *from = gpusync_timeline_metal(before, NULL), *to = gpusync_timeline_metal(after, NULL);
     CALLGRIND_ZERO_STATS;
     for (unsigned i = 0; i < SUBMITTED; i++) {
         gpusync_point wait = gpusync_at_value(before, ++value), signal = gpusync_at_value(after, value);
         void *work = make(by_hand);
-        submit(queues[1], NULL, NULL, &wait);
+        submit(queues[1], NULL, open_buffer(queues[1]), &wait);
         if (by_hand)
-            COUNTED(hand_submit(work, from, to, encoded));
+            COUNTED(hand_submit(work, from, to, how == encode));
         else
-            COUNTED((encoded ? encode : submit)(queues[0], &wait, work, &signal));
-        must(metal_status(work) >= 2, "the work is sent, not held");
+            COUNTED(how(queues[0], &wait, work, &signal));
+        must((metal_status(work) < 2) == (how == submit_strict && !by_hand), "strict work is held, other work is sent");
         if (by_hand)
             metal_release(work);
     }
-    dump(encoded ? "encode" : "submit", SUBMITTED);
+    dump(scenario, SUBMITTED);
     finish_queue(queues[1]);
     finish_queue(queues[0]);
 }
@@ -276,10 +291,11 @@ int main(void)
         by_hand = round % 2;
         run_commits(false);
         run_whole();
-        run_submissions(false);
-        run_submissions(true);
+        run_submissions("submit", submit);
+        run_submissions("encode", encode);
         if (by_hand)
             continue;
+        run_submissions("submit_strict", submit_strict);
         run_commits(true);
         run_commits4("commit4", 1);
         run_commits4("submit4", 8);

@@ -111,6 +111,7 @@ row "wait_many, ended, for a point" many_ended 28
 row "wait_many, unmet, for a point" many_unmet 320
 row "wait_many, asleep, for a point" many_asleep 500
 row "submit with a wait and a signal" submit 1450
+row "the same, strict: held" submit_strict 1092
 row "both encoded, commit" encode 1102
 row "made, committed, waited for asleep" whole 2390
 finish

@@ -107,8 +107,8 @@ delay() { # FUNCTION FIRST SECOND: moves the first to behind the second
     echo 's{(\n[^\n]*\b'"$1"'\([^;]*?\)\n\{.*?)('"$2"')(.*?'"$3"')}{$1$3$2}s'
 }
 record_late=$(delay gpusync__settle 'if \(outcome == GPUSYNC__BADLY\)\n *gpusync__settle_badly\(q, w, after\);' \
-    'if \(q->front == w\)\n *gpusync__publish\(q, after\);')
-completed=$(relax gpusync__publish 'GPUSYNC__STORE\(&q->target.head.completed, w->ticket\)')
+    'if \(front\)\n *gpusync__publish\(q, w->unordered\);')
+completed=$(relax gpusync__publish 'GPUSYNC__STORE\(unordered \? &head->ended : &head->completed, settled\)')
 
 row completed
 fault "completed is stored relaxed" "$completed"
@@ -126,22 +126,15 @@ done
 
 row stuck
 fault "the record comes after completed" "$record_late"
-fault "a wait that tells hides what sticks" 's/ && !q->sticks\)/)/'
+fault "a wait that tells hides what sticks" 's/ \|\| gpusync__sticks\(q\)\);/);/'
 
-row ahead
-fault "completed is read before alert" "$(exchange gpusync__may_end 'GPUSYNC__LOAD\(&t->alert\)' \
-    'GPUSYNC__LOAD\(&t->head.completed\) >= goal->number')"
-fault "alert is loaded relaxed" "$(relax gpusync__may_end 'GPUSYNC__LOAD\(&t->alert\)')"
-fault "AHEAD is cleared relaxed" "$(relax gpusync__publish \
-    'GPUSYNC__STORE\(&q->target.alert, [^;]*GPUSYNC__AHEAD\)')"
-fault "AHEAD is cleared before completed rises" \
-    's/\n    if \(q->front == w\)\n/    GPUSYNC__STORE(&q->target.alert, 0);$&/'
-fault "AHEAD is not set" 's/gpusync__alarm\(&q->target, GPUSYNC__AHEAD\);//'
-
-row ahead -DPOLL
-fault "completed is read before alert" "$(exchange gpusync_poll '!GPUSYNC__LOAD\(&t->alert\)' \
-    'GPUSYNC__LOAD\(&t->head.completed\) < goal.number(?=\))')"
-fault "alert is loaded relaxed" "$(relax gpusync_poll 'GPUSYNC__LOAD\(&t->alert\)')"
+for first in true false; do
+    load=completed
+    [ $first = false ] || load=ended
+    row busy_queue -DFIRST=$first
+    fault "the number of its end is stored relaxed" "$completed"
+    fault "$load is loaded relaxed" "$(relax gpusync_is_done "__atomic_load_n\(&head->$load, __ATOMIC_ACQUIRE\)")"
+done
 
 row failed
 fault "error comes after FAILED" "$(delay gpusync__fail 'COPY_ERROR\(t->error, \*error\);' \
@@ -234,7 +227,7 @@ fault "completed is stored relaxed" "$(relax gpusync__make_once \
 fault "completed is loaded relaxed" "$(relax gpusync_warmup_get 'GPUSYNC__LOAD\(&t->head.completed\)')"
 
 row refs
-fault "revive takes a target that is about to go" 's/return refs != 0;/return true;/'
+fault "revive takes a target that is about to go" 's/return n != 0;/return true;/'
 fault "references go down relaxed" "$(relax gpusync__unref 'GPUSYNC__SUB\(&t->refs, 1\)')"
 
 [ $((passed + failed)) -gt 0 ] || die "no such row:$chosen"

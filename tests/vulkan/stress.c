@@ -31,7 +31,7 @@ enum { FILL, COPY, STEP, WORK }; /* what an operation does; those from STEP on a
 /* How a thread waits for a job. Those before CALLS are one call, which may have a time limit. */
 enum { PLAIN, ASLEEP, SPUN, SPUN_ON, HANDLED, QUEUE, DEVICE, VALUE, MANY, CALLS,
        RETRIED = CALLS, POLLED, DONE, CALLBACK, SUBMISSION, WAYS };
-enum { BY_VALUE, BY_HOST_SYNC, BY_TICKET }; /* how a job waits for another one */
+enum { BY_VALUE, BY_HOST, BY_TICKET }; /* how a job waits for another one */
 enum { IN_ORDER, BY_QUEUE, SHUFFLED };      /* how a chain is submitted */
 static double factor = 1;
 static uint64_t seed;
@@ -87,6 +87,7 @@ static struct {
     void *metal, *step, *work;
     gpusync_queue *queues[QUEUES];
     unsigned char *failed[QUEUES]; /* by ticket: the code */
+    unsigned loose[QUEUES];        /* failures of UNORDERED work, which has no ticket */
     unsigned count, failures;
     uint64_t held; /* commits that were held, of all queues */
 } on;
@@ -131,13 +132,15 @@ static void close_device(void)
         gpusync_error error;
         uint64_t cursor = 0, failures = 0;
         for (; gpusync_queue_next_error(on.queues[i], &cursor, &error) == GPUSYNC_OK; failures++) {
-            same(error.code, on.failed[i][error.ticket]);
+            if (error.ticket) same(error.code, on.failed[i][error.ticket]);
+            else on.loose[i]--;
             same(error.failure, classes[error.code]);
             check(error.result == GPUSYNC_ERROR_EXECUTION && !strcmp(error.message, "on purpose"));
             on.failed[i][error.ticket] = 0;
         }
         well(gpusync_device_get_stats(on.device, on.queues[i], &stats));
         same(stats.failures, failures);
+        same(on.loose[i], 0);
         same(gpusync_in_flight(on.queues[i]), 0);
         for (uint64_t ticket = 1; ticket <= stats.commits; ticket++) same(on.failed[i][ticket], 0);
         on.held += stats.held;
@@ -270,7 +273,7 @@ typedef struct job {
     op ops[OPS];
     gpusync_point waits[2], signal;
     size_t wait_count, signal_count;
-    uint32_t flags;
+    bool strict, unordered; /* neither: points are encoded */
     long code, expected;  /* with what the work fails; with what its ticket fails, inherited or not; 0: none */
     bool by_ticket, runs; /* runs: it may run though it inherits a failure, because the GPU had it already */
     void *buffer;         /* +1 */
@@ -303,30 +306,29 @@ static void count_run(handler *self, void *buffer)
     COUNT(&self->ran);
 }
 
-/* Waits and signals are encoded, unless the job is HOST_SYNC: a submission's own may overlap its command buffer. */
+/* Waits and signals are encoded, or the host's: those of a submission ON_GPU may overlap its command buffer. */
 static void commit_job(job *j)
 {
     gpusync_queue *queue = on.queues[j->queue];
-    bool host = !(j->flags & GPUSYNC_SUBMIT_ON_GPU);
+    bool encodes = !j->strict && !j->unordered && j->way != SUBMISSION;
     void *buffer;
     gpusync_submission s = {.command_buffers = &buffer, .command_buffer_count = 1, .wait_points = j->waits,
-                            .signal_points = &j->signal, .flags = j->flags, .user = &j->told};
-    gpusync_ticket ticket;
+                            .wait_count = j->wait_count, .signal_points = &j->signal, .signal_count = j->signal_count,
+                            .user = &j->told, .flags = j->unordered ? GPUSYNC_SUBMIT_UNORDERED : 0};
+    gpusync_ticket ticket = 0;
     well(gpusync_command_buffer_create(queue, NULL, GPUSYNC_FOREVER, &buffer));
     j->buffer = metal_retain(buffer);
     j->told.count = 0;
     j->handler = (handler){global_block_class, 1 << 28 | 1 << 30, 0, count_run, &handler_descriptor, 0};
-    for (size_t i = 0; i < j->wait_count && !host; i++) well(gpusync_encode_wait(queue, buffer, j->waits[i]));
+    for (size_t i = 0; i < j->wait_count && encodes; i++) well(gpusync_encode_wait(queue, buffer, j->waits[i]));
     encode(buffer, j->cells, j->ops);
     if (j->code) vulkan_fail(buffer, j->code, "on purpose");
     /* A buffer that is held and never committed owes no handler, and runs it at a time of its own. */
     if (j->way == HANDLED && !j->wait_count) metal_add_completed_handler(buffer, &j->handler);
-    if (j->signal_count && !host) well(gpusync_encode_signal(queue, buffer, j->signal));
-    s.wait_count = host ? j->wait_count : 0;
-    s.signal_count = host ? j->signal_count : 0;
-    if (j->way == SUBMISSION) s.on_complete = tell;
-    if (j->flags || j->way == SUBMISSION) well(gpusync_submit(queue, &s, &ticket));
-    else well(gpusync_commit(queue, buffer, &ticket));
+    if (j->signal_count && encodes) well(gpusync_encode_signal(queue, buffer, j->signal));
+    if (j->unordered || j->way == SUBMISSION) s.on_complete = tell;
+    if (encodes) well(gpusync_commit(queue, buffer, &ticket));
+    else well(gpusync_submit(queue, &s, j->unordered ? NULL : &ticket));
     if (j->way == CALLBACK) well(gpusync_on_done(gpusync_at_ticket(queue, ticket), tell, &j->told));
     PUT(&j->ticket, ticket);
 }
@@ -344,8 +346,7 @@ static gpusync_result wait_once(const job *j, unsigned way, uint64_t timeout_ns)
     if (way == QUEUE) return gpusync_wait(queue, GPUSYNC_EVERYTHING, timeout_ns, NULL);
     if (way == DEVICE) return gpusync_device_wait(on.device, timeout_ns, NULL);
     if (way == VALUE) result = gpusync_timeline_wait(j->signal.timeline, j->signal.value, timeout_ns, &o);
-    else if (way == MANY)
-result = gpusync_wait_many(points, 1 + j->signal_count, GPUSYNC_WAIT_ALL, timeout_ns, &o, NULL);
+    else if (way == MANY) result = gpusync_wait_many(points, 1 + j->signal_count, GPUSYNC_WAIT_ALL, timeout_ns, &o, NULL);
     else result = gpusync_wait(queue, ticket, timeout_ns, &o);
     if (result == GPUSYNC_ERROR_EXECUTION) same(error.code, j->expected);
     return result;
@@ -380,7 +381,7 @@ static gpusync_result wait_for(job *j, uint64_t *random)
         result = wait_once(j, j->way, GPUSYNC_FOREVER);
         if (j->way != QUEUE && j->way != DEVICE) return result;
         check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_EXECUTION); /* of any job, and told once */
-        return gpusync_wait(queue, j->ticket, 0, NULL);
+        return j->unordered ? await_told(&j->told) : gpusync_wait(queue, j->ticket, 0, NULL);
     }
 }
 
@@ -393,11 +394,16 @@ static void settle(job *j, gpusync_result result)
     if (!j->expected || (j->runs && !cells_agree(j->cells))) compute(j->cells, j->ops);
     check(cells_agree(j->cells));
     if (j->way == HANDLED && !j->wait_count) same(GET(&j->handler.ran), 1);
+    metal_release(j->buffer);
+    if (j->unordered) {
+        same(await_told(&j->told), expected);
+        on.loose[j->queue] += j->expected != 0;
+        return;
+    }
     same(gpusync_wait(on.queues[j->queue], j->ticket, GPUSYNC_FOREVER, NULL), expected); /* VALUE: a moment later */
     same(gpusync_poll(on.queues[j->queue], j->ticket, &times), expected);
     check(times.gpu_start_s <= times.gpu_end_s);
     on.failed[j->queue][j->ticket] = (unsigned char)j->expected;
-    metal_release(j->buffer);
 }
 
 /* -- threads with jobs of their own -------------------------------------------------------------------------------- */
@@ -432,7 +438,7 @@ static void join(task *tasks, unsigned count)
     for (unsigned i = 0; i < count; i++) same(pthread_join(tasks[i].thread, NULL), 0);
 }
 
-/* With reversed the jobs are committed in the opposite order, each before the one that it waits for. */
+/* With reversed the jobs, UNORDERED, are committed in the opposite order, each before the one that it waits for. */
 static void draw_job(task *t, unsigned k, bool reversed)
 {
     job *j = &t->jobs[k];
@@ -447,13 +453,14 @@ static void draw_job(task *t, unsigned k, bool reversed)
     j->cells = &t->cells[k];
     j->queue = below(&t->random, on.count);
     j->way = below(&t->random, WAYS);
+    if (reversed && (j->way < QUEUE || j->way > VALUE)) j->way = SUBMISSION; /* the others ask for a ticket */
     draw_ops(j->ops, &t->random, 24);
     j->signal_count = t->crowd->heirs || j->way == VALUE || j->way == MANY;
     j->code = t->crowd->failing && !inherited && below(&t->random, 16) == 0 ? codes[below(&t->random, 6)] : 0;
     j->expected = inherited ? inherited : j->code;
     j->runs = inherited && by == BY_VALUE && (before->code || before->runs);
-    j->flags = (reversed ? GPUSYNC_SUBMIT_UNORDERED : 0) |
-               (before && by == BY_HOST_SYNC ? 0 : GPUSYNC_SUBMIT_ON_GPU);
+    j->unordered = reversed;
+    j->strict = before && by == BY_HOST;
     j->by_ticket = before && by == BY_TICKET;
     j->wait_count = before != NULL;
     if (before) j->waits[0] = before->signal;
@@ -463,12 +470,15 @@ static void wait_for_some(const task *t, gpusync_wait_for how)
 {
     gpusync_point points[JOBS];
     size_t which;
-    for (unsigned k = 0; k < JOBS; k++) points[k] = gpusync_at_ticket(on.queues[t->jobs[k].queue], t->jobs[k].ticket);
+    for (unsigned k = 0; k < JOBS; k++) {
+        const job *j = &t->jobs[k];
+        points[k] = j->unordered ? j->signal : gpusync_at_ticket(on.queues[j->queue], j->ticket);
+    }
     gpusync_result result = gpusync_wait_many(points, JOBS, how, GPUSYNC_FOREVER, NULL, &which);
     same(result, which < JOBS && t->jobs[which].expected ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
     for (unsigned k = 0; k < JOBS; k++)
         if (how == GPUSYNC_WAIT_ALL || k == which) /* these have ended */
-            same(gpusync_wait(points[k].queue, points[k].ticket, 0, NULL),
+            same(gpusync_wait_many(&points[k], 1, GPUSYNC_WAIT_ALL, 0, NULL, NULL),
                  t->jobs[k].expected ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
 }
 
@@ -576,8 +586,8 @@ static void run_chain(chain *c, uint64_t *random)
         j->cells = &c->cells;
         j->signal = gpusync_at_value(c->values, n + 1);
         j->signal_count = 1;
-        j->flags = c->form == SHUFFLED ? GPUSYNC_SUBMIT_UNORDERED : 0;
-        if (c->form != IN_ORDER && below(random, 2)) j->flags &= ~(uint32_t)GPUSYNC_SUBMIT_ON_GPU;
+        j->unordered = c->form == SHUFFLED;
+        j->strict = c->form != IN_ORDER && below(random, 2);
         draw_ops(j->ops, random, 24);
         compute(&c->cells, j->ops);
     }
@@ -587,7 +597,7 @@ static void run_chain(chain *c, uint64_t *random)
     }
     join(tasks, submitters + 2);
     for (unsigned n = 0; n < LINKS; n++) {
-        well(wait_once(&c->links[n], below(random, CALLS), GPUSYNC_FOREVER));
+        well(wait_once(&c->links[n], c->links[n].unordered ? VALUE : below(random, CALLS), GPUSYNC_FOREVER));
         metal_release(c->links[n].buffer);
     }
     well(gpusync_timeline_destroy(c->values));
@@ -629,7 +639,7 @@ static void *wait_in_flight(void *argument)
     unsigned way = below(&t->random, CALLS);
     begun_here = &t->begun;
     gpusync_result result = wait_once(j, way == ASLEEP ? PLAIN : way, GPUSYNC_FOREVER); /* ASLEEP yields to nobody */
-                   PUT(&t->begun, true);
+    PUT(&t->begun, true);
     if (result == GPUSYNC_ERROR_CANCELLED) check(f->held);
     else if (result != GPUSYNC_OK) same(result, GPUSYNC_ERROR_DESTROYED);
     if (result == GPUSYNC_OK) check(!j->wait_count || way == QUEUE || way == DEVICE);
