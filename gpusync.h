@@ -80,8 +80,9 @@
                reached, or the timeline fails.
    Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
                at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
-               always 400 ms; polls and waits that time out, at most once in 50 ms all together. So a completed handler
-               that Metal loses costs such a pause, and the GPU times (on Metal 4 the ticket's end, too).
+               always 400 ms; polls and waits that time out, at most once in 50 ms all together; the dispatch queue
+               once a second while callbacks or a later destroy are owed. So a completed handler that Metal loses costs
+               such a pause, and the GPU times (on Metal 4 the ticket's end, too).
 
    >>contract ----------------------------------------------------------------------------------------------------------
 
@@ -144,9 +145,10 @@
    be in progress, or begin, except in its own callbacks (not `destroyed`): the program ensures this, as with free(),
    also for the calls that destroy later. (A second destroy may return ERROR_DESTROYED, which helps to find such faults;
    do not rely on it.) In those callbacks questions are answered, and what would change the object returns
-   ERROR_DESTROYED; open command buffers stay valid until the callback that runs has returned. A thread that has waited for the end or value of a commit,
-   submission or signal may destroy before that call has returned: the call keeps what it uses. Destroy waits for a
-   callback of its own object that runs: while you call destroy, hold no lock that a callback acquires.
+   ERROR_DESTROYED; open command buffers stay valid until the callback that runs has returned. A thread that has waited
+   for the end or value of a commit, submission or signal may destroy before that call has returned: the call keeps what
+   it uses. Destroy waits for a callback of its own object that runs: while you call destroy, hold no lock that a
+   callback acquires.
 
    Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon, set_trace and
    gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there, as does a wait that cannot return at once.
@@ -154,11 +156,12 @@
    callbacks. A callback may not change fibers: gpusync knows it by its thread, and has an autorelease pool around it.
 
    Hooks and log. yield, park, unpark, log and notify may call nothing that waits or runs callbacks, and no destroy but
-   a _later. (In log these return ERROR_WOULD_DEADLOCK, as in a callback: an exit() there may run destructors.) Every call that is not inline may call unpark for other threads, log, notify, and trace: in such a call
-   hold no lock that they acquire, nor one that a completed handler of the program acquires: Metal may run the handlers
-   of a command buffer that never ran, as it releases the buffer (assumed). log and notify may run on several threads at
-   once, and must return soon. A log line about an object may come after its destroy has returned. gpusync has no
-   autorelease pool or thread-local value in use while yield or park runs: a fiber may resume on another thread.
+   a _later. (In log these return ERROR_WOULD_DEADLOCK, as in a callback: an exit() there may run destructors.) Every
+   call that is not inline may call unpark for other threads, log, notify, and trace: in such a call hold no lock that
+   they acquire, nor one that a completed handler of the program acquires: Metal may run the handlers of a command
+   buffer that never ran, as it releases the buffer (assumed). log and notify may run on several threads at once, and
+   must return soon. A log line about an object may come after its destroy has returned. gpusync has no autorelease pool
+   or thread-local value in use while yield or park runs: a fiber may resume on another thread.
 
    Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No call, and no
    function that it calls, may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
@@ -181,9 +184,9 @@
      Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
      work, too. gpusync's callbacks run elsewhere.
    * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU. Code that
-     contains gpusync may be unloaded 100 ms after gpusync_device_destroy has returned OK, for a thread of Metal's may
-     still be on its way out of that code; never if a queue was abandoned, the device was lost, or the log has said that
-     Metal still has blocks of gpusync.
+     contains gpusync may be unloaded 2 s after gpusync_device_destroy has returned OK, for a thread of Metal's may
+     still be on its way out of that code, and a timer on its way in; never if a queue was abandoned, the device was
+     lost, or the log has said that Metal still has blocks of gpusync.
    * Not provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside,
      wait with gpusync_wait_many for ANY of its point and a value that the host signals. */
 
@@ -415,12 +418,12 @@ typedef struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
     /** Shows in failures and in the log; given to a queue that gpusync makes. NULL: that of metal_queue. */
     const char *GPUSYNC_OPT label;
-    /** Room: command buffers that may be open, held or sent at a time, gpusync's own, too: a marker, and the one for the
-        waits of a submission ON_GPU. Work without any counts as one. 0: 63; Metal 4: no limit. Metal does not report the count of a queue that the program made (64 by default):
-        pass one less than yours. */
+    /** Room: command buffers that may be open, held or sent at a time, gpusync's own, too: a marker, and the one for
+        the waits of a submission ON_GPU. Work without any counts as one. 0: 63; Metal 4: no limit. Metal does not
+        report the count of a queue that the program made (64 by default): pass one less than yours. */
     uint32_t max_command_buffer_count;
-    /** Failures on record for gpusync_queue_next_error; 0: 64. With sticky_failure at least the limit above, if there is
-        one: the first failure stays on record beside those that inherit it. */
+    /** Failures on record for gpusync_queue_next_error; 0: 64. With sticky_failure at least the limit above, if there
+        is one: the first failure stays on record beside those that inherit it. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool metal4;                          /**< Make an MTL4CommandQueue: see "Queues of Metal 4". */
@@ -501,10 +504,10 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so it
              cannot be held behind held work: try again later; or, for good, it has encoded waits or signals: call
              [buffer commit], then discard it, and the GPU makes its waits, and no signals. Enqueue only where nothing
-             strict is submitted. Until its commit Metal runs nothing behind an enqueued buffer. Several may be committed
-             in any order: that of the commits is that of the tickets. ERROR_NOT_RISING: it signals a value that it may
-             not ("Order of values"). The failure of a timeline that it is to signal. ERROR_EXECUTION: a failure sticks,
-             see gpusync_queue_failure.
+             strict is submitted. Until its commit Metal runs nothing behind an enqueued buffer. Several may be
+             committed in any order: that of the commits is that of the tickets. ERROR_NOT_RISING: it signals a value
+             that it may not ("Order of values"). The failure of a timeline that it is to signal. ERROR_EXECUTION: a
+             failure sticks, see gpusync_queue_failure.
              ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
@@ -558,7 +561,7 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
     uint64_t completed;
     if (!head)
         return 0;
-    /* What has completed is read first: in the other order work that ends in between would make the number too small. */
+    /* What has completed is read first: in the other order work that ends in between would make the sum too small. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
     completed += __atomic_load_n(&head->ended, __ATOMIC_ACQUIRE);
     return __atomic_load_n(&head->committed, __ATOMIC_RELAXED) + __atomic_load_n(&head->submitted, __ATOMIC_RELAXED) -
@@ -631,8 +634,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, 
     A queue that is being destroyed is skipped. The wait is one for the GPUSYNC_EVERYTHING of each queue, and tells the
     failures of the queue that it returns one of, of no other.
     options  error: the failure of one queue, which gpusync_error.queue_label names; with TIMEOUT, too.
-    Returns  as gpusync_wait of EVERYTHING, ERROR_DESTROYED only as the end of work. ERROR_OUT_OF_MEMORY: the call allocates where the device has more than 16 queues,
-             timelines and warm-ups.
+    Returns  as gpusync_wait of EVERYTHING, ERROR_DESTROYED only as the end of work. ERROR_OUT_OF_MEMORY: the call
+             allocates where the device has more than 16 queues, timelines and warm-ups.
     Threads any   Blocks as gpusync_wait   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
@@ -674,11 +677,11 @@ struct gpusync_error {
                                   may use its memory, for ever. Of earlier work gpusync_is_done tells. */
     bool transient;          /**< The same work, encoded into a new command buffer, may succeed. */
     void *GPUSYNC_OPT queue_user; /**< gpusync_queue_desc.user of the queue of queue_label; NULL: no queue failed. */
-    char domain[64];         /**< NSError domain; empty: a failure of gpusync's own. */
-    char message[256];       /**< NSError localizedDescription, or a text of gpusync. */
-    char label[64];          /**< Of the command buffer; of a submission, where its buffer has none. */
-    char queue_label[64];    /**< Of its queue; inherited: of the queue that failed first, as label. */
-    char encoder[64];        /**< Label of the encoder that Metal names as faulted, else as affected: needs
+    char domain[64];              /**< NSError domain; empty: a failure of gpusync's own. */
+    char message[256];            /**< NSError localizedDescription, or a text of gpusync. */
+    char label[64];               /**< Of the command buffer; of a submission, where its buffer has none. */
+    char queue_label[64];         /**< Of its queue; inherited: of the queue that failed first, as label. */
+    char encoder[64];             /**< Label of the encoder that Metal names as faulted, else as affected: needs
                                   gpusync_queue_desc.encoder_status. */
 };
 
@@ -700,9 +703,9 @@ GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
 /** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has said so. It stays lost.
     From then on new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that Metal has may run,
     and ends as before. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
-    ended, and destroy gives such work up. These errors have the class, code and text of the loss. gpusync_is_done stays the truth. Callbacks of work that never ends come with
-    the destroy of its queue. Only a new process has been seen to work again after ACCESS_REVOKED.
-    Does not look.
+    ended, and destroy gives such work up. These errors have the class, code and text of the loss. gpusync_is_done stays
+    the truth. Callbacks of work that never ends come with the destroy of its queue. Only a new process has been seen to
+    work again after ACCESS_REVOKED. Does not look.
     Returns  false for NULL.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
@@ -944,10 +947,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
                                                                  gpusync_point point);
 
-/** Have the command buffer signal a value on the GPU, at its end: gpusync encodes the signal as it sends the buffer. May
-    be called while an encoder is open; it must be ended at the commit. Until the commit nothing is promised: other work
-    may signal the value first, and the commit is refused then. Whoever wants a value in the middle of a buffer signals
-    an imported event by hand.
+/** Have the command buffer signal a value on the GPU, at its end: gpusync encodes the signal as it sends the buffer.
+    May be called while an encoder is open; it must be ended at the commit. Until the commit nothing is promised: other
+    work may signal the value first, and the commit is refused then. A program that wants a value in the middle of
+    a buffer signals an imported event by hand.
     command_buffer  As gpusync_encode_wait.
     Returns  as gpusync_encode_wait. The failure of the timeline (gpusync_timeline_query says why). ERROR_NOT_RISING: as
              "Order of values" says; not above what this buffer signals already, and what it waits for; or above
@@ -958,14 +961,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
 
 /** Flags of a submission. 1 and 2 were flags of older versions: refused. Open: later versions may have more.
     Without ON_GPU a submission is strict: it is held until each value is reached, and the host signals in the work's
-    turn, so the value stands for all work with tickets before it, too. An encoded wait for such a value is held until it
-    is reached. Values of other code are known to the host by the listener or a look (50 to 400 ms where Metal's
+    turn, so the value stands for all work with tickets before it, too. An encoded wait for such a value is held until
+    it is reached. Values of other code are known to the host by the listener or a look (50 to 400 ms where Metal's
     listener does not hear): for these use ON_GPU, or one command buffer with an encoded wait. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
     GPUSYNC_SUBMIT_UNORDERED = 4, /**< No ticket: `ticket` must be NULL. Passes held work, and delays none. */
-    /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. For command
-        buffers that share tracked resources: where they do not, Metal may run the work before a wait ends, and signal
-        before all has ended. Metal 4: operations of the queue, in order. No effect without command buffers. */
+    /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. For
+        command buffers that share tracked resources: where they do not, Metal may run the work before a wait ends, and
+        signal before all has ended. Metal 4: operations of the queue, in order. No effect without command buffers. */
     GPUSYNC_SUBMIT_ON_GPU = 8
 } gpusync_submit_flags;
 
@@ -984,16 +987,16 @@ typedef struct gpusync_submission {
 } gpusync_submission;
 
 /** Submit command buffers between waits and signals as one ticket, which ends when all of them, and all points that
-    they wait for, have ended. Never waits for room. Add nothing to the command buffers afterwards: gpusync does, when it
-    sends them, perhaps on another thread. UNORDERED: signals and on_complete tell of the end; a failure is on record
+    they wait for, have ended. Never waits for room. Add nothing to the command buffers afterwards: gpusync does, when
+    it sends them, perhaps on another thread. UNORDERED: signals and on_complete tell of the end; a failure is on record
     with ticket 0 and the label; GPUSYNC_EVERYTHING, destroy, counts and the report cover the work.
     Returns  OK: sent, held, or ended already; *ticket is written before on_complete may run. After an error the command
              buffers are as before, and on_complete is not called. Every error of gpusync_commit, about any of the
              command buffers. ERROR_QUEUE_FULL: no room for a submission without command buffers, or for gpusync's own
              one with the waits. ERROR_INVALID_TICKET: a wait above what was committed, or EVERYTHING. ERROR_NOT_RISING
              also: the signals of one timeline do not rise, or a value above GPUSYNC_MAX_VALUE. ERROR_METAL_NIL:
-             gpusync's own buffer. ERROR_ENQUEUED: any of them is enqueued. ERROR_INVALID_ARGUMENT also: a command buffer
-             with encoded waits or signals (commit it); one twice; a ticket of UNORDERED work; a point of another
+             gpusync's own buffer. ERROR_ENQUEUED: any of them is enqueued. ERROR_INVALID_ARGUMENT also: a command
+             buffer with encoded waits or signals (commit it); one twice; a ticket of UNORDERED work; a point of another
              device; a signal of a ticket; an unknown flag.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
     Owns retains command buffers until their handlers ran, and what the points name until the submission has ended */
@@ -1007,8 +1010,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
              it fails. Pass it where you have it. NULL: the ticket ends after what was committed before, and does not
              fail with it (assumed: Metal runs no empty command buffer beside work in front of it).
     A failure that sticks refuses no marker, and ends none; a marker's failure sticks. The ticket does not cover work
-    that the other code commits later. Metal runs the marker after command buffers that the other code has enqueued, also
-    those that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did,
+    that the other code commits later. Metal runs the marker after command buffers that the other code has enqueued,
+    also those that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did,
     discard the open command buffer, which gives its room back. (If it was held, Metal aborts when gpusync sends it.)
     Returns  OK; ERROR_NOT_COMMITTED: Metal does not have `behind`, which may be held; ERROR_WRONG_QUEUE;
              ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
@@ -1034,8 +1037,8 @@ GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queu
     destroyed  Called with user, where callbacks run, when the work of the queue has ended and its callbacks have run.
                NULL: none. Not called after an error, nor for a NULL queue.
     The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and looks of other
-    calls, do the rest. If the GPU hangs, the queue, its memory and its device remain until the device is lost: then the
-    first look at the whole device after a second gives it up. A program that makes no calls never looks.
+    calls or of the dispatch queue, do the rest. If the GPU hangs, the queue, its memory and its device remain until the
+    device is lost: then the first look at the whole device after a second gives it up.
     Returns  OK; ERROR_DESTROYED: another call destroys the queue.
     Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
@@ -1076,9 +1079,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync
 /** Write a text that says why nothing moves: a line for every open command buffer (its number counts those of its
     queue) and what it is to signal, all work that has not ended, or has a handler left, with its reason (what it waits
     for, which committed work is to bring that, which lower signal it goes behind), every object, every call that sleeps
-    (not in a spin, or in Metal), every callback and log call that runs. "Committed" and "scheduled" are Metal's states. "Over": nothing of it will run any more,
-    and its ticket ends in its turn. "Waits on the host": gpusync holds it. Where "no committed work" is to signal, an
-    open command buffer or the host may.
+    (not in a spin, or in Metal), every callback and log call that runs. "Committed" and "scheduled" are Metal's states.
+    "Over": nothing of it will run any more, and its ticket ends in its turn. "Waits on the host": gpusync holds it.
+    Where "no committed work" is to signal, an open command buffer or the host may.
     An age counts from when a buffer was opened, or work was held, sent, or found over; a commit to a busy queue does
     not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
     without a label have numbers, one series for the device.
@@ -1318,10 +1321,10 @@ GPUSYNC_API uint32_t gpusync_version(void);
    STRUCTURES, at >>objects
      target     what rises: the tickets of a queue, the values of a timeline, the pipelines that a warm-up has
      entry      what waits for a number of a target: a sleeper, a callback, or a link of work
-     queue      a target; its work in the order of tickets; open work; failures on record; room
-     timeline   a target; an event; the signals that are to come, by value
+     queue      a target; its committed work in the order of commits; open work; failures on record; room
+     timeline   a target; an event; the signals that committed work is to make, by value
      warm-up    a target; pipelines
-     work       what has one ticket, with its command buffers, and links: its waits and signals
+     work       what ends as one, with its command buffers, and links: its waits and signals
      sleeper    a thread in a wait, on its stack
      after      what a thread does when it has unlocked: unpark, write and read events, send, log, ask for callbacks
      device     the lock, and everything under it
@@ -1331,23 +1334,20 @@ GPUSYNC_API uint32_t gpusync_version(void);
    Before the unlock all stirred work is judged, and what that stirs, too [gpusync__go_on]: ended work settles, held
    work becomes ready. After the unlock the thread does what stands in `after` [gpusync__work_off]. A step costs what it
    changes, not what there is; but lists are searched from one end: for an open or held buffer [gpusync__find_open,
-   gpusync__is_held], for the place of a number that does not rise [gpusync__insert], for a lower signal of held work
-   [gpusync__blocker].
+   gpusync__is_held], for the place of a number that does not rise [gpusync__insert].
 
    LIVES
-     work      OPEN: made, or encoded into; its signals are on their timelines.
-               -> gets a ticket [gpusync__admit]. It may go: SENT. It may not yet: HELD, its waits are listed. It never
-                  may: ENDED, unsent.
+     work      OPEN: made, or encoded into.
+               -> committed, and gets a ticket or, UNORDERED, a number [gpusync__admit]. It may go: SENT. It may not
+                  yet: HELD, its waits are listed. It never may: ENDED, unsent.
                HELD -> an entry fires: stirred, judged, ready [gpusync__rejudge] -> sent under the order lock
                [gpusync__issue]. SENT -> ENDED by its last handler, or a look [gpusync__end]; its room goes back.
-               ENDED -> SETTLED when its waits are over, ordered work in the order of tickets [gpusync__settle]: its
-                  result is on record, its signals pass, what waits for its ticket goes on.
-               SETTLED -> PUBLISHED when all before it have settled [gpusync__publish]: `completed` passes it. It leaves
-                  the queue when its handlers have come, no signal of it is listed, and Metal 4 has made its signals
-                  [gpusync__leave].
-     value     encoded or committed: on `promised` [gpusync__promise] -> sent: lower ones that Metal does not have come
-               too late [gpusync__send_signal] -> its work settles: reached as soon as no lower signal of sent work is
-               left [gpusync__advance], or the timeline fails [gpusync__fail].
+               ENDED -> SETTLED when its waits are over, that with a ticket in turn [gpusync__settle]: its result is on
+                  record, its signals pass, `completed` passes it [gpusync__publish], what waits for its ticket goes on.
+               SETTLED -> gone from the queue when its handlers have come, no signal of it is listed, and Metal 4 has
+                  made its signals [gpusync__leave].
+     value     committed: on `promised` [gpusync__promise] -> sent [gpusync__send_signal] -> its work settles: reached
+               as soon as no lower signal is left [gpusync__advance], or the timeline fails [gpusync__fail].
      sleeper   checks, looks, spins; checks under the lock, lists its entries [gpusync__prepare], parks. The waker takes
                the entries off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks,
                and subtracts from `taken`: its last access [gpusync__unpark_one]. The frame goes when it is on no ring
@@ -1371,10 +1371,9 @@ GPUSYNC_API uint32_t gpusync_version(void);
      gpusync__issue        `missed` set, try the lock; cleared, search            else ready work is held for ever
      gpusync__enter        unlock the order lock, read `missed`                   likewise
      gpusync__prepare      check, list, in one hold                               else a wake-up is lost
-     gpusync__settle       info, record, SETTLED, `completed`, AHEAD cleared      else an end has no failure yet
-     gpusync__may_end      `alert`, `completed`                                   else the end of a ticket is missed
+     gpusync__settle       info, record, SETTLED, `completed`                     else an end has no failure yet
      gpusync__fail         `error`, FAILED                                        else a failure without text is read
-     gpusync__set_out      SENT, signals                                          else work overtakes its own signals
+     gpusync__set_out      SENT, signals                                          else higher ones are judged too early
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
      gpusync__admit        promise, judge                                         else the order of values is not judged
      gpusync__completed    end, unpark, times, count `running` down               else a wait is late, or misses the
@@ -1390,18 +1389,18 @@ GPUSYNC_API uint32_t gpusync_version(void);
      2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
          `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
          for ever. (Not in an abandon: all held work has ended then. gpusync__bring takes the lock again.)
-     3.  Nothing is settled, published or unparked under an order lock. What stirs work goes on in the same hold of the
-         device's lock, or in a later one of the thread, without an order lock. Unparks come first in `after`.
+     3.  Nothing is settled or unparked under an order lock. What stirs work goes on in the same hold of the device's
+         lock, or in a later one of the thread, without an order lock. Unparks come first in `after`.
      4.  An entry is on one ring at most. A wait that is not over is listed where that may change: of UNORDERED work
-         that is held or has ended, of the first ordered work that is held, and of the one that is to settle next.
+         that is held or has ended, of the first with a ticket that is held, and of the one that is to settle next.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
-     6.  `promised` is sorted: signals of sent work up to `sent`, above that those of open and held work. Those of work
-         that never runs are above `sent`, too; on an order_only timeline they are anywhere.
-     7.  A value is reached only when no lower signal of sent work is left. `sent` >= each sent signal and what is
-         reached; `coming` <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
+     6.  `promised` is sorted, with a value once at most: those of sent work up to `sent`, above that those of held
+         work, and of work that never runs. A link that is off its ring has no neighbours: a walk that begins at a link
+         asks first.
+     7.  A value is reached only when no lower signal is left. `sent` >= each sent signal and what is reached; `coming`
+         <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
      8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later, but for a value that
-         other code may bring. Ordered work settles in the order of tickets. Held work that goes behind other held work
-         [gpusync__yields] is in no circle.
+         other code may bring. Work with tickets settles in their order.
      9.  Work that never ran, or failed, waits for no value and no ticket, and needs no memory to fail.
      10. The record, what sticks, how the ticket ended and the timelines' failure are there before SETTLED and before
          `completed` rises, in one hold.
@@ -1703,6 +1702,9 @@ extern void *gpusync__dispatch_attr_with_qos(void *attr, unsigned qos, int relat
     GPUSYNC__SYMBOL("dispatch_queue_attr_make_with_qos_class");
 #define GPUSYNC__QOS_USER_INITIATED 0x19u /* QOS_CLASS_USER_INITIATED */
 extern void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *)) GPUSYNC__SYMBOL("dispatch_async_f");
+extern uint64_t gpusync__dispatch_time(uint64_t when, int64_t delta_ns) GPUSYNC__SYMBOL("dispatch_time");
+extern void gpusync__dispatch_after(uint64_t when, void *queue, void *context, void (*fn)(void *))
+    GPUSYNC__SYMBOL("dispatch_after_f");
 extern void gpusync__dispatch_retain(void *queue) GPUSYNC__SYMBOL("dispatch_retain");
 extern void gpusync__dispatch_release(void *queue) GPUSYNC__SYMBOL("dispatch_release");
 
@@ -1752,7 +1754,8 @@ typedef struct gpusync__goal {
     struct gpusync__target *target; /* with a reference */
     uint64_t number;
     uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
-    uint64_t from;  /* of ALL: the record of the first failure that had not been told, from 1 on; 0: not looked yet */
+    uint64_t from;      /* of ALL: the first record that had not been told, from 1 on; 0: not looked yet */
+    uint64_t told;      /* of ALL that has failed: the record behind the newest that counts as told now */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
@@ -1828,18 +1831,18 @@ typedef struct gpusync__work {
     uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace, report it. Atomic */
     struct gpusync__work *next_dead;   /* of a list `dead` */
     struct gpusync__work *next_traced; /* of a list `settled` */
-    /* Of open work: in the queue's ring `open`; of HELD work that may go: in `ready`. The number is that of the opening,
-       then of the commit, UNORDERED work counted. */
+    /* Of open work: in the queue's ring `open`; of HELD work that may go: in `ready`. The number is that of the
+       opening, then of the commit, UNORDERED work counted. */
     gpusync__entry place;
     gpusync__entry stirring; /* in the device's ring `stirred` */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
-    uint64_t ticket;                 /* of UNORDERED and of open work: its number */
-    gpusync__link *links;            /* in the order in which they were added */
-    gpusync__callback *on_complete;  /* of a submission, until it settles */
-    gpusync_error *error;  /* the text of Metal's failure, or NULL: there was no memory for it */
-    const char *why;       /* of a failure of gpusync's own */
-    gpusync_result result; /* how the work itself has ended; from SETTLED on with what it waited for, too */
+    uint64_t ticket;                /* of UNORDERED and of open work: its number */
+    gpusync__link *links;           /* in the order in which they were added */
+    gpusync__callback *on_complete; /* of a submission, until it settles */
+    gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
+    const char *why;                /* of a failure of gpusync's own */
+    gpusync_result result;          /* how the work itself has ended; from SETTLED on with what it waited for, too */
     gpusync_failure failure;
     uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
     uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
@@ -1900,7 +1903,7 @@ struct gpusync_queue {
     uint32_t free_count;
     uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
     gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
-    gpusync_error *log;  /* record n, from 0 on, at n % log_size */
+    gpusync_error *log;   /* record n, from 0 on, at n % log_size */
     uint64_t log_count;
     uint64_t told;       /* records below this one count as told by waits for everything */
     uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
@@ -1979,6 +1982,7 @@ typedef struct gpusync__caller {
 } gpusync__caller;
 
 struct gpusync_device {
+    gpusync_device *next; /* of all devices; under the global lock */
     void *metal;
     gpusync_hooks hooks;
     bool default_hooks;
@@ -2013,6 +2017,7 @@ struct gpusync_device {
     gpusync__caller *callers;
     uint32_t running; /* how many. Read without the lock */
     bool ends;        /* by destroy_later */
+    bool watched;     /* the dispatch queue looks in a second: gpusync__watch */
     gpusync__callback gone;
 };
 
@@ -2025,16 +2030,18 @@ typedef struct gpusync__after {
     gpusync__work *settled;         /* to trace, with a reference each */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
+    bool watches;                   /* ... or are to become due: the device is to be watched */
     bool loses;                     /* the device: to log */
     bool more;                      /* one of the fields above is set */
 } gpusync__after;
-#define GPUSYNC__NOTHING                                              \
-    {                                                                 \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false \
+#define GPUSYNC__NOTHING                                                     \
+    {                                                                        \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false, false \
     }
 
-/* Over the selectors, and what blocks of listeners lead to. */
+/* Over the selectors, the devices, and what blocks of listeners lead to. */
 static gpusync__mutex gpusync__global = {0};
+static gpusync_device *gpusync__devices;
 static uint32_t gpusync__orphans; /* timelines that are gone, and of which Metal has listeners' blocks. Atomic */
 
 /* The device's lock. */
@@ -2501,6 +2508,12 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
 GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
 {
     void *pool = gpusync__pool_push();
+    gpusync__mutex_lock(&gpusync__global);
+    gpusync_device **at = &gpusync__devices;
+    while (*at != dev)
+        at = &(*at)->next;
+    *at = dev->next;
+    gpusync__mutex_unlock(&gpusync__global);
     while (dev->spare_count)
         gpusync__release(dev->spares[--dev->spare_count].event);
     gpusync__release(dev->metal);
@@ -2520,13 +2533,12 @@ static void gpusync__keep(gpusync__target *t)
     GPUSYNC__ADD(&t->refs, 1);
 }
 
-/* Takes a reference of a target that may be about to go. False: it is. */
-static bool gpusync__revive(gpusync__target *t)
+/* Takes a reference of what may be about to go. False: it is. */
+static bool gpusync__revive(uint32_t *refs)
 {
-    uint32_t refs = GPUSYNC__LOAD_SEQ(&t->refs);
-    while (refs && !__atomic_compare_exchange_n(&t->refs, &refs, refs + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-    }
-    return refs != 0;
+    uint32_t n = GPUSYNC__LOAD_SEQ(refs);
+    while (n && !__atomic_compare_exchange_n(refs, &n, n + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return n != 0;
 }
 
 static void gpusync__listening_unref(gpusync__listening *l)
@@ -2656,7 +2668,7 @@ static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__targe
 {
     gpusync__lock(dev);
     gpusync__target *t = last ? last->next : dev->targets;
-    while (t && !gpusync__revive(t))
+    while (t && !gpusync__revive(&t->refs))
         t = t->next;
     gpusync__unlock(dev);
     if (last)
@@ -2868,6 +2880,14 @@ static void gpusync__rouse_all(gpusync__entry *ring, gpusync__after *after)
         gpusync__rouse(ring->next->sleeper, after);
 }
 
+/* Has the dispatch queue look at the device, as long as callbacks are to come: gpusync__watch. */
+static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
+{
+    if (dev->watched || dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
+        return;
+    dev->watched = after->watches = after->more = true;
+}
+
 /* Makes a callback the last of those that are due. */
 static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__after *after)
 {
@@ -2963,8 +2983,7 @@ static void gpusync__bury(gpusync__work *w, gpusync__after *after)
 /* Takes work off its queue with which nothing is left to do. */
 static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    if (w->state != GPUSYNC__SETTLED || w->running || w->listed || w->stirring.next ||
-        q->front[w->unordered] == w)
+    if (w->state != GPUSYNC__SETTLED || w->running || w->listed || w->stirring.next || q->front[w->unordered] == w)
         return;
     if (w->turn.next) { /* Metal may not have made the signals yet: it uses their events, and the queue */
         gpusync__arm_later(q->passed, after);
@@ -3008,9 +3027,8 @@ static void gpusync__overtake(gpusync__link *link, gpusync__after *after)
     gpusync__withdraw(link, after);
     if (!held)
         return;
-    gpusync__doom(
-        w, GPUSYNC_ERROR_NOT_RISING,
-        "the host, or other code, signalled its value, or a higher one, while the work was held");
+    gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
+                  "the host, or other code, signalled its value, or a higher one, while the work was held");
     gpusync__stir(w);
 }
 
@@ -3111,12 +3129,13 @@ static void gpusync__publish(gpusync_queue *q, bool unordered)
 {
     gpusync__head *head = &q->target.head;
     gpusync__work *w = q->front[unordered];
-    for (; w && (w->state == GPUSYNC__SETTLED || w->unordered != unordered); w = w->next)
-        if (w->unordered == unordered)
-            q->settled[unordered] = w->ticket;
+    while (w && (w->state == GPUSYNC__SETTLED || w->unordered != unordered))
+        w = w->next;
     q->front[unordered] = w;
+    uint64_t settled = w ? w->ticket - 1 : unordered ? head->submitted : head->committed;
+    q->settled[unordered] = settled;
     if (!q->frozen)
-        GPUSYNC__STORE(unordered ? &head->ended : &head->completed, q->settled[unordered]);
+        GPUSYNC__STORE(unordered ? &head->ended : &head->completed, settled);
     if (!unordered && w && w->state == GPUSYNC__ENDED) /* its turn to settle */
         gpusync__stir(w);
 }
@@ -3407,7 +3426,7 @@ static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
         return;
     do
         q->held = q->held->next;
-    while (q->held && q->held->state != GPUSYNC__HELD); /* a marker is not held */
+    while (q->held && (q->held->unordered || q->held->state != GPUSYNC__HELD)); /* a marker is not held */
     if (q->held)
         gpusync__stir(q->held);
 }
@@ -3660,7 +3679,7 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
         return;
     link->crossed = t->dirty; /* a thread may be about to write a lower value */
     if (t->target.entries.next != &t->target.entries)
-        gpusync__take_some(&t->target.entries, t->coming + 1, number, GPUSYNC__WORKS, after); /* those behind the last one */
+        gpusync__take_some(&t->target.entries, t->coming + 1, number, GPUSYNC__WORKS, after);
     t->coming = number;
 }
 
@@ -3914,7 +3933,7 @@ static void gpusync__event_rose(void *block, void *event)
     (void)event;
     gpusync__mutex_lock(&gpusync__global);
     gpusync_timeline *t = b->listening->timeline;
-    if (t && !gpusync__revive(&t->target))
+    if (t && !gpusync__revive(&t->target.refs))
         t = NULL;
     gpusync__mutex_unlock(&gpusync__global);
     if (!t)
@@ -3967,6 +3986,7 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
    What a thread does when it has unlocked the device: unparks come first, before anything that may take time. */
 
 static void gpusync__ask_for_calls(gpusync_device *dev);
+static void gpusync__watch_soon(gpusync_device *dev);
 
 /* Unparks one sleeper. `woken` is cleared first: from then on the sleeper may list itself, and be taken again. The last
    access is to `taken`: the sleeper's frame may go then. */
@@ -4037,6 +4057,8 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
         gpusync__log_loss(dev);
     if (after->calls)
         gpusync__ask_for_calls(dev);
+    if (after->watches)
+        gpusync__watch_soon(dev);
 }
 
 /* Gives the room back of work that never ran. No lock is held. */
@@ -4225,7 +4247,8 @@ static void gpusync__handler_dispose(const void *block)
 
 /* The first work that Metal has behind this one (NULL, or ended meanwhile: any), with a reference. NULL: there is none.
    most: the last ticket; UINT64_MAX: UNORDERED work, too. Under the lock. */
-static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t most, bool unordered)
+static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t most,
+                                         bool unordered)
 {
     gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent_count ? q->first : NULL;
     while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->ticket > most)))
@@ -4389,8 +4412,7 @@ typedef struct gpusync__wait {
     gpusync_error *error;  /* the program's, or NULL */
     bool drains;           /* of a destroy: goes on though its queue is closed */
     bool skips;            /* of the device: a queue that closes is none of its queues */
-    uint64_t idle_ns;      /* of ROOM without a limit: since when no place has changed hands */
-    uint64_t moved;        /* ... and how many had */
+    bool patient;          /* of ROOM: without a limit */
     gpusync_wait_end by;   /* what ended it */
     uint64_t spun_ns;
     uint64_t woken_ns; /* when its last park returned; 0: it has not parked */
@@ -4399,37 +4421,37 @@ typedef struct gpusync__wait {
 #define GPUSYNC__LAST_SLICE_NS 400000000u
 #define GPUSYNC__IDLE_NS 1000000000u /* so long without a change: nothing makes room but the program */
 
+/* Whether the numbers of a goal have come: loads alone. */
+static inline bool gpusync__has_come(const gpusync__goal *goal)
+{
+    const gpusync__head *head = &goal->target->head;
+    return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
+}
+
 /* How everything up to the goal stands: its failure is the oldest on record that had not been told when the wait began,
    else the one that sticks. If the oldest was pushed off the record, the oldest that is left stands for it. A record of
    UNORDERED work has the ticket 0, and counts as soon as it is there. */
 static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
 {
-    const gpusync__head *head = &q->target.head;
     uint64_t first = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
     if (!goal->from)
         goal->from = q->told + 1;
-    if (goal->number > head->completed || goal->unordered > head->ended)
+    if (!gpusync__has_come(goal))
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
-    for (n += lost; n < q->log_count && !lost && (uint64_t)q->log[n % q->log_size].ticket > goal->number;)
-        n++;
-    if (n == q->log_count && !gpusync__sticks(q))
+    const gpusync_error *oldest = NULL;
+    for (n += lost; n < q->log_count; n++) {
+        const gpusync_error *record = &q->log[n % q->log_size];
+        if ((uint64_t)record->ticket > goal->number && (oldest || !lost))
+            continue;
+        oldest = oldest ? oldest : record;
+        goal->told = n + 1;
+    }
+    if (!oldest && !gpusync__sticks(q))
         return GPUSYNC__WELL;
-    *error = n < q->log_count ? q->log[n % q->log_size] : q->stuck;
+    *error = oldest ? *oldest : q->stuck;
     error->dropped = lost;
     return GPUSYNC__BADLY;
-}
-
-/* Notes that a wait for everything has told the failures up to its goal, and one at least. */
-static void gpusync__tell(gpusync_queue *q, const gpusync__goal *goal)
-{
-    uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
-    while (n > first + 1 && (uint64_t)q->log[(n - 1) % q->log_size].ticket > goal->number)
-        n--;
-    if (n > q->told)
-        q->told = n;
-    if (q->told == q->log_count && !gpusync__sticks(q))
-        GPUSYNC__STORE(&q->untold, false);
 }
 
 /* The first work that a goal covers of which a handler is to come. NULL: there is none. */
@@ -4441,12 +4463,11 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
     return w;
 }
 
-/* Whether a wait for room has its place. Committed work makes room by itself: without any, and if for a second no
-   buffer was opened, committed or discarded, a wait without a limit is in vain. */
-static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
+/* Whether a wait for room has its place. Committed work makes room by itself. Without any all places are open command
+   buffers: where the last was opened a second ago, a wait without a limit is in vain. */
+static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
     gpusync__entry *e = &wait->goals->entry;
-    uint64_t moved = q->opened + q->target.head.committed + q->target.head.submitted;
     bool free = !e->next && !e->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
     if (free || e->number) { /* or a thread that gave room back has left the place to this one */
@@ -4454,13 +4475,9 @@ static int gpusync__room_stands(gpusync__wait *wait, gpusync_queue *q, gpusync_e
         return GPUSYNC__WELL;
     }
     gpusync_result refused = gpusync__refuses(q, false);
-    if (refused == GPUSYNC_OK && wait->idle_ns) {
-        uint64_t now = gpusync_now_ns();
-        bool idle = !gpusync__unsettled(q) && moved == wait->moved;
-        wait->moved = moved;
-        wait->idle_ns = idle ? wait->idle_ns : now;
-        refused = now - wait->idle_ns >= GPUSYNC__IDLE_NS ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
-    }
+    const gpusync__work *last = gpusync__unsettled(q) ? NULL : q->open.prev->work;
+    if (refused == GPUSYNC_OK && wait->patient && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+        refused = GPUSYNC_ERROR_QUEUE_FULL;
     gpusync__explain(error, refused);
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
 }
@@ -4517,18 +4534,21 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
     return wait->how != GPUSYNC_WAIT_ALL;
 }
 
-/* Whether the numbers of a goal have come: loads alone. */
-static inline bool gpusync__has_come(const gpusync__goal *goal)
-{
-    const gpusync__head *head = &goal->target->head;
-    return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
-}
-
 /* Whether a check of the goal may tell more than that it is open: loads alone. ROOM and CALLS have no `from`: always.
    Everything (GPUSYNC__ALL): once at least, to note its `from`. */
 static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
     return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || (goal->kind && !goal->from);
+}
+
+/* Notes what a wait has told of the goal that ended it, or that failed. */
+static void gpusync__tell(const gpusync__goal *goal)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    if (goal->kind != GPUSYNC__ALL)
+        return;
+    q->told = goal->told > q->told ? goal->told : q->told;
+    GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
 }
 
 /* Whether the wait is over. Under the lock. */
@@ -4541,9 +4561,8 @@ static bool gpusync__check(gpusync__wait *wait)
         all = all && goal->over;
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
-    const gpusync__goal *told = over && wait->result != GPUSYNC_OK ? &wait->goals[wait->which] : NULL;
-    if (told && told->kind == GPUSYNC__ALL)
-        gpusync__tell(gpusync__queue_of(told->target), told);
+    if (over && wait->which < wait->count)
+        gpusync__tell(&wait->goals[wait->which]);
     return over;
 }
 
@@ -4939,29 +4958,45 @@ static gpusync_device *gpusync__device_of(const gpusync_point *point)
     return point->queue ? point->queue->target.device : NULL;
 }
 
-/* Waits for points of one device. skips: see gpusync__wait. */
+/* Makes goals of the queues of the device, for everything. Returns how many: `most`, or fewer. */
+static size_t gpusync__goals_of_device(gpusync_device *dev, gpusync__goal *goals, size_t most)
+{
+    size_t made = 0;
+    gpusync__lock(dev);
+    for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
+        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
+            continue;
+        const gpusync_point point = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
+        gpusync__goal_of(&point, &goals[made++]);
+        gpusync__keep(t);
+    }
+    gpusync__unlock(dev);
+    return made;
+}
+
+/* Waits for points of one device, or (NULL) for all its queues: one that closes is none of them. */
 static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
                                            gpusync_wait_for how, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options, size_t *which, bool skips)
+                                           const gpusync_wait_options *options, size_t *which)
 {
     gpusync__goal few[GPUSYNC__MANY], *goals = few;
     gpusync_error *error = options ? options->error : NULL;
     gpusync_result result = GPUSYNC_OK;
-    size_t made = 0;
     if (count > GPUSYNC__MANY)
         goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
     if (!goals)
         return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    for (; made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++) {
+    size_t made = points ? 0 : gpusync__goals_of_device(dev, goals, count);
+    for (; points && made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++)
         gpusync__keep(goals[made].target);
-        goals[made].handlers = options && options->handlers && !points[made].timeline;
-    }
-    gpusync__wait wait = {dev,   goals, made, made, how, GPUSYNC_OK, error, false,
-                          skips, 0,     0,    GPUSYNC_ENDED_INLINE, 0, 0};
-    if (result == GPUSYNC_OK)
-        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
-    else
+    for (size_t i = 0; i < made && options; i++)
+        goals[i].handlers = options->handlers && goals[i].target->kind == GPUSYNC__QUEUE;
+    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, !points, false, GPUSYNC_ENDED_INLINE,
+                          0,   0};
+    if (result != GPUSYNC_OK)
         gpusync__explain(error, result);
+    else if (made)
+        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
     if (which)
         *which = made < count ? count : wait.which;
     while (made)
@@ -4978,7 +5013,7 @@ GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, ui
     gpusync_device *dev = gpusync__device_of(point);
     if (!dev)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, false);
+    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
 /* A wait of the library's own for one thing of a target, to which the caller has a reference. drains: of a destroy. */
@@ -4986,16 +5021,15 @@ static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint6
                                          bool drains)
 {
     gpusync__goal goal;
-    uint64_t now = gpusync_now_ns();
-    uint64_t idle_ns = timeout_ns >= GPUSYNC_FOREVER - now ? now : 0; /* no limit that the clock would reach */
+    bool patient = timeout_ns == GPUSYNC_FOREVER;
     memset(&goal, 0, sizeof goal);
     goal.target = t;
     goal.kind = kind;
     goal.number = number;
     if (kind == GPUSYNC__ALL)
         gpusync__goal_all(&goal);
-    gpusync__wait wait = {t->device, &goal, 1,       1, GPUSYNC_WAIT_ALL,     GPUSYNC_OK, NULL, drains,
-                          false,     idle_ns, 0, GPUSYNC_ENDED_INLINE, 0,          0};
+    gpusync__wait wait = {
+        t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, patient, GPUSYNC_ENDED_INLINE, 0, 0};
     if (!drains)
         return gpusync__await(&wait, timeout_ns, NULL);
     gpusync__sleep(&wait, gpusync_now_ns(), timeout_ns);
@@ -5094,40 +5128,18 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
     if (!count || well)
         return GPUSYNC_OK;
-    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which, false);
+    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which);
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t timeout_ns,
                                                const gpusync_wait_options *options)
 {
-    gpusync_point few[GPUSYNC__MANY], *points = few;
-    gpusync_result result = GPUSYNC_OK;
-    size_t count = 0;
     if (!dev)
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
     gpusync__lock(dev);
-    size_t room = dev->objects;
-    uint32_t made = dev->made;
+    size_t count = dev->objects;
     gpusync__unlock(dev);
-    if (room > GPUSYNC__MANY)
-        points = (gpusync_point *)GPUSYNC_MALLOC(room * sizeof *points);
-    if (!points)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    gpusync__lock(dev);
-    for (gpusync__target *t = dev->targets; t && count < room; t = t->next) {
-        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED || t->number > made)
-            continue; /* or a newer one, which would take an older one's place */
-        gpusync__keep(t);
-        points[count++] = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
-    }
-    gpusync__unlock(dev);
-    if (count)
-        result = gpusync__wait_points(dev, points, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL, true);
-    while (count)
-        gpusync__unref(&points[--count].queue->target);
-    if (points != few)
-        GPUSYNC_FREE(points);
-    return result;
+    return gpusync__wait_points(dev, NULL, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
 /* ----------------------------------------------------------------------------- >>callbacks --
@@ -5273,6 +5285,36 @@ static void gpusync__ask_for_calls(gpusync_device *dev)
     }
 }
 
+/* On the dispatch queue, a second later: looks while callbacks are owed, or an object is destroyed later, since the
+   program may make no call that looks. The timer has no reference, so that a destroy need not wait for it. */
+static void gpusync__watch(void *context)
+{
+    bool owes = false;
+    gpusync__mutex_lock(&gpusync__global);
+    gpusync_device *dev = gpusync__devices;
+    while (dev && dev != context)
+        dev = dev->next;
+    if (dev && !gpusync__revive(&dev->refs))
+        dev = NULL;
+    gpusync__mutex_unlock(&gpusync__global);
+    if (!dev)
+        return;
+    gpusync__look_everywhere(dev);
+    gpusync__lock(dev);
+    for (const gpusync__target *t = dev->targets; t; t = t->next)
+        owes |= t->owed || t->later;
+    dev->watched = owes;
+    gpusync__unlock(dev);
+    if (owes)
+        gpusync__watch_soon(dev);
+    gpusync__device_unref(dev);
+}
+
+static void gpusync__watch_soon(gpusync_device *dev)
+{
+    gpusync__dispatch_after(gpusync__dispatch_time(0, GPUSYNC__IDLE_NS), dev->callback_queue, dev, gpusync__watch);
+}
+
 GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, size_t max, size_t *count)
 {
     size_t n = 0;
@@ -5297,10 +5339,12 @@ static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t num
     c->target = t;
     c->entry.number = number;
     t->owed++;
-    if (gpusync__stands(t, number, NULL) == GPUSYNC__NOT_YET)
-        gpusync__list(t, &c->entry, after);
-    else
+    if (gpusync__stands(t, number, NULL) != GPUSYNC__NOT_YET) {
         gpusync__due(c, after);
+        return;
+    }
+    gpusync__list(t, &c->entry, after);
+    gpusync__watch_later(t->device, after);
 }
 
 /* fn NULL: `user` is an object to release. */
@@ -5643,6 +5687,7 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
         c->target = &q->target;
         c->entry.number = (uint64_t)gpusync__ticket_of(w);
         q->target.owed++;
+        gpusync__watch_later(q->target.device, after);
     }
     if (may == GPUSYNC__WELL)
         gpusync__set_out(q, w, after);
@@ -5675,7 +5720,7 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part)
             continue;
-        q->room--;
+        q->room -= part->room;
         part->room = 0;
         gpusync__drop_open(part, after);
     }
@@ -6343,6 +6388,7 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
     if (first && later) {
         t->gone = *later;
         t->later = true;
+        gpusync__watch_later(t->device, &after);
         gpusync__go_on(t->device, &after);
         gpusync__tell_gone(t, &after);
     }
@@ -6566,6 +6612,10 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_create(const gpusync_device_desc *
         GPUSYNC_FREE(dev);
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     }
+    gpusync__mutex_lock(&gpusync__global);
+    dev->next = gpusync__devices;
+    gpusync__devices = dev;
+    gpusync__mutex_unlock(&gpusync__global);
     *out = dev;
     return GPUSYNC_OK;
 }

@@ -56,7 +56,8 @@ static void both_kinds(void)
 {
     gpusync_point filled = gpusync_at_value(steps, 1);
     gpusync_submission copy = {
-        .wait_points = &filled, .wait_count = 1, .command_buffers = &command_buffer, .command_buffer_count = 1};
+        .wait_points = &filled, .wait_count = 1, .command_buffers = &command_buffer, .command_buffer_count = 1,
+        .flags = GPUSYNC_SUBMIT_ON_GPU}; /* operations of the queue */
     void *buffer, *encoder;
     MUST(gpusync_command_buffer_create(older, NULL, limit, &buffer));
     for (unsigned char byte = 130; byte <= 137; byte++) /* takes a while */
@@ -67,7 +68,7 @@ static void both_kinds(void)
     metal_copy(encoder, memory, 0, memory, RESULT, SIZE);
     metal_end(encoder);
     metal4_end(command_buffer);
-    MUST(gpusync_submit(queue, &copy, &slots[1].ticket)); /* in Metal 4 waits and signals are the queue's */
+    MUST(gpusync_submit(queue, &copy, &slots[1].ticket));
     MUST(gpusync_wait(queue, slots[1].ticket, limit, NULL));
 }
 

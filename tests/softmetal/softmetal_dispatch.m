@@ -374,7 +374,7 @@ void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(
     if (is_behind(queue, "dispatch_after_f"))
         behind.after(when, queue, context, function);
     else
-        sm_dispatch(queue, context, function, "dispatch_after_f");
+        return; /* until timers are there */
 }
 
 id sm_dispatch_retain(id object, const char *what)

@@ -31,6 +31,8 @@ void sm_libdispatch_async(void *queue, void *context, void (*function)(void *))
     sm_dispatch_async(queue, context, function);
 }
 
+uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) SM_SYMBOL("dispatch_time");
+uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) { return when + (uint64_t)delta; }
 void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*function)(void *))
     SM_SYMBOL("dispatch_after_f");
 void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*function)(void *))

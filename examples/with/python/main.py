@@ -6,15 +6,15 @@ from ctypes import CDLL, POINTER, Structure, byref, pointer
 from ctypes import c_bool, c_char, c_char_p, c_int, c_int64, c_uint64, c_void_p
 
 lib = CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), "build", "libgpusync.so"))
-if lib.gpusync_version() // 100 != 5:
-    sys.exit("this binding is for gpusync 0.5: another version may have other structs")
+if lib.gpusync_version() // 100 != 6:
+    sys.exit("this binding is for gpusync 0.6: another version may have other structs")
 
 
 class Error(Structure):  # gpusync_error
     _fields_ = [("result", c_int), ("failure", c_int), ("ticket", c_int64), ("origin", c_int64), ("code", c_int64),
-                ("dropped", c_uint64), ("inherited", c_bool), ("ran", c_bool), ("transient", c_bool),
-                ("domain", c_char * 64), ("message", c_char * 256), ("label", c_char * 64),
-                ("queue_label", c_char * 64), ("encoder", c_char * 64)]
+                ("dropped", c_uint64), ("inherited", c_bool), ("ran", c_bool), ("in_use", c_bool),
+                ("transient", c_bool), ("queue_user", c_void_p), ("domain", c_char * 64), ("message", c_char * 256),
+                ("label", c_char * 64), ("queue_label", c_char * 64), ("encoder", c_char * 64)]
 
 
 class WaitOptions(Structure):  # gpusync_wait_options

@@ -1,9 +1,9 @@
-//! gpusync without a crate: `Drop` and `Result`, for Rust 1.63 and later. The declarations are those of gpusync 0.5.
+//! gpusync without a crate: `Drop` and `Result`, for Rust 1.63 and later. The declarations are those of gpusync 0.6.
 use std::{ffi::*, mem::zeroed, os::raw::{c_char, c_int}, ptr::{null, null_mut}, time::Duration};
 
 pub type Object = *mut c_void;
-#[repr(C)] // gpusync_error: result, failure; ticket, origin, code; dropped; inherited, ran, transient; texts
-struct Error([c_int; 2], [i64; 3], u64, [bool; 3], [c_char; 64], [c_char; 256], [[c_char; 64]; 3]);
+#[repr(C)] // gpusync_error: result, failure; ticket, origin, code; dropped; inherited to transient; queue_user; texts
+struct Error([c_int; 2], [i64; 3], u64, [bool; 4], Object, [c_char; 64], [c_char; 256], [[c_char; 64]; 3]);
 #[repr(C)] // gpusync_wait_options: spin, error, handlers
 struct WaitOptions(*const c_void, *mut Error, bool);
 extern "C" {
@@ -36,7 +36,7 @@ impl Drop for Queue {
 }
 impl Queue {
     pub fn new() -> Result<Queue, String> {
-        assert_eq!(unsafe { gpusync_version() } / 100, 5, "the declarations are those of gpusync 0.5");
+        assert_eq!(unsafe { gpusync_version() } / 100, 6, "the declarations are those of gpusync 0.6");
         let mut new = Queue { device: null_mut(), queue: null_mut() };
         check("gpusync_device_create", unsafe { gpusync_device_create(null(), &mut new.device) })?;
         check("gpusync_queue_create", unsafe { gpusync_queue_create(new.device, null(), &mut new.queue) }).map(|()| new)
@@ -53,7 +53,7 @@ impl Queue {
         let mut why: Error = unsafe { zeroed() };
         let options = WaitOptions(null(), &mut why, false);
         let result = unsafe { gpusync_wait(self.queue, ticket, nanoseconds(limit), &options) };
-        let message = unsafe { CStr::from_ptr(why.5.as_ptr()) }.to_string_lossy();
+        let message = unsafe { CStr::from_ptr(why.6.as_ptr()) }.to_string_lossy();
         check("gpusync_wait", result).map_err(|call| format!("{call}\n{message}"))
     }
     pub fn is_done(&self, ticket: i64) -> bool { unsafe { gpusync_is_done(self.queue, ticket) } }
