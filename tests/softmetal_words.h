@@ -37,6 +37,8 @@ extern void *dispatch_queue_create(const char *label, void *attribute);
 extern void *dispatch_queue_attr_make_with_qos_class(void *attribute, unsigned qos_class, int relative_priority);
 extern void *dispatch_get_global_queue(intptr_t identifier, uintptr_t flags);
 extern void dispatch_async_f(void *queue, void *context, void (*function)(void *));
+extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
+extern uint64_t dispatch_time(uint64_t when, int64_t delta);
 extern void dispatch_release(void *object);
 
 /* A message with arguments, their types in parentheses. */
@@ -199,10 +201,14 @@ FN void *on_completed_do(void *buffer, notes *n, int number, void (*does)(block 
     return buffer;
 }
 FN void *on_completed(void *buffer, notes *n, int number) { return on_completed_do(buffer, n, number, note_status); }
+FN void on_event_do(void *event, void *listener, uint64_t value, notes *n, int number, void (*does)(block *, void *))
+{
+    block b = stack_block(n, number, does);
+    SEND(void, (ID, void *, uint64_t, void *), event, "notifyListener:atValue:block:", listener, value, &b);
+}
 FN void on_event(void *event, void *listener, uint64_t value, notes *n, int number)
 {
-    block b = stack_block(n, number, NULL);
-    SEND(void, (ID, void *, uint64_t, void *), event, "notifyListener:atValue:block:", listener, value, &b);
+    on_event_do(event, listener, value, n, number, NULL);
 }
 FN void *listener_new(void) { return mine(metal_get(metal__class("MTLSharedEventListener"), "new")); }
 FN void *listener_on(void *dispatch_queue)

@@ -12,7 +12,6 @@ extern bool os_unfair_lock_trylock(uint32_t *lock);
 extern void os_unfair_lock_unlock(uint32_t *lock);
 extern void *MTLCopyAllDevices(void);
 extern signed char class_respondsToSelector(void *cls, void *selector);
-extern void dispatch_after_f(uint64_t when, void *queue, void *context, void (*function)(void *));
 extern void dispatch_retain(void *object);
 
 static int set_up(void **state) { return !(*state = stage_open(*(const softmetal_clock *)*state)); }
@@ -328,7 +327,7 @@ static void *failing(void *buffer, long code)
 }
 static void set_chaos(unsigned fail, unsigned late, unsigned overlap)
 {
-    softmetal_set_chaos(&(softmetal_chaos){fail, late, overlap});
+    softmetal_set_chaos(&(softmetal_chaos){fail, late, overlap, 0});
 }
 static void note_class(void *context) { *(unsigned *)context = softmetal_dispatch_qos(NULL); }
 /* The handlers of a late buffer have 2 ms to be overtaken in: now and then the machine is too busy. */
@@ -349,6 +348,32 @@ static bool is_overtaken(stage *s)
         if (s->n.order[0] == 2) return true;
     }
     return false;
+}
+static void note_other_status(block *self, void *buffer)
+{
+    self->notes->found[self->number] = (unsigned)metal_status(self->notes->object);
+}
+/* Three buffers come in each of their orders now and then; the oldest has no status where another one is the first. */
+static bool completes_in_any_order(stage *s)
+{
+    const unsigned each = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 7;
+    unsigned seen = 0;
+    softmetal_set_chaos(&(softmetal_chaos){.complete_out_of_order_per_mille = 1000});
+    for (int round = 0; round < 1000 && seen != each; round++) {
+        void *pool = metal_pool_push(), *all[3];
+        s->n.count = 0;
+        for (int i = 0; i < 3; i++)
+            all[i] = on_completed_do(buffer_in(s->queue), &s->n, i, note_other_status);
+        s->n.object = all[0];
+        for (int i = 0; i < 3; i++)
+            metal_commit(all[i]);
+        for (int i = 0; i < 3; i++)
+            metal_wait_until_completed(all[i]);
+        int first = s->n.order[0];
+        if ((s->n.found[first] < COMPLETED) == (first > 0)) seen |= 1u << (3 * first + s->n.order[1]);
+        metal_pool_pop(pool);
+    }
+    return seen == each;
 }
 static unsigned class_in_function(unsigned qos_class)
 {
@@ -425,6 +450,12 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("the first comes first", MANUAL, committed(fill(b, m, 1)); committed(fill(f, m, 2)), DUE(b, COMPLETE) &&         \
       DUE(f, NOTHING) && softmetal_first_in_line(q) == b && (softmetal_complete(b), DUE(f, COMPLETE)))                 \
     X("what shares nothing comes in any order", MANUAL, committed(b); completed(f), DUE(b, COMPLETE))                  \
+    X("... also past a wait, which holds up its own buffer alone", MANUAL, committed(fill(waiting(b, e), m, 1));        \
+      completed(signalling(f, e, 1)), bytes_of(m)[0] == 0 && (softmetal_complete(b), bytes_of(m)[0] == 1))             \
+    X("... and signals of one event, which does not fall", MANUAL, committed(signalling(b, e, 1));                     \
+      completed(signalling(f, e, 2)), metal_event_value(e) == 2 && (softmetal_complete(b), metal_event_value(e)) == 2) \
+    X("... to its end", MANUAL, committed(on_completed(b, n, 1)); softmetal_finish(committed(on_completed(f, n, 2)));  \
+      softmetal_finish(b), n->order[0] == 2 && n->order[1] == 1)                                                       \
     X("handlers are due", MANUAL, completed(on_completed(b, n, 1)), DUE(b, HANDLERS) && !softmetal_first_in_line(q))   \
     X("a wait is due until the event rises", MANUAL, committed(waiting(b, e)), DUE(b, WAIT) &&                         \
       (metal_event_signal(e, 1), DUE(b, COMPLETE)))                                                                    \
@@ -507,8 +538,15 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("... or the test's", REAL, softmetal_set_gpu_clock(test_clock); run(s, b), metal_gpu_end(b) == 7)                \
     X("chance fails", MANUAL, set_chaos(1000, 0, 0), code_of(error_of(s, b)) == 1)                                     \
     X("chance delays handlers", REAL, , is_overtaken(s))                                                               \
+    X("... and what they come after", REAL, , completes_in_any_order(s))                                               \
     X("chance overlaps", REAL, hanging(b); set_chaos(0, 0, 1000); run(s, c), metal_status(b) < COMPLETED &&            \
       (softmetal_unhang(b), true))                                                                                     \
+    X("... also past a wait, which holds up its own buffer alone", REAL, committed(fill(waiting(b, e), m, 1));          \
+      set_chaos(0, 0, 1000); run(s, c), bytes_of(m)[0] == 0 && (run(s, signalling(f, e, 1)),                           \
+      metal_wait_until_completed(b), bytes_of(m)[0] == 1))                                                             \
+    X("... and signals of one event, which does not fall", REAL, hanging(signalling(b, e, 1)); set_chaos(0, 0, 1000);  \
+      run(s, signalling(c, e, 2)), metal_event_value(e) == 2 && metal_status(b) < COMPLETED && (softmetal_unhang(b),   \
+      metal_wait_until_completed(b), metal_event_value(e)) == 2)                                                       \
     X("... but not what shares memory", REAL, hanging(fill(b, m, 1)); set_chaos(0, 0, 1000); committed(fill(f, m, 2)); \
       sleep_ms(5), metal_status(f) < COMPLETED && (softmetal_unhang(b), true))                                         \
     X("events only rise", REAL, metal_event_signal(e, 5); metal_event_signal(e, 3), metal_event_value(e) == 5)         \
@@ -536,8 +574,9 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
     X("... where there is such a class", REAL, , class_in_function(5) == 0)                                            \
     X("a dispatch queue may be missing", REAL, softmetal_fail_dispatch_queue(2, false); l = serial(), !serial() &&     \
       (dispatch_release(l), true))                                                                                     \
-    X("a timer is counted, and comes at once", REAL, dispatch_after_f(0, l = serial(), &n->count, count_up);           \
-      dispatch_release(l), softmetal_dispatched(SECONDS(20)) && n->count == 1 && softmetal_timers_armed() == 1)        \
+    X("times are told apart", REAL, start = dispatch_time(0, 0), dispatch_time(start, 5) == start + 5 &&               \
+      dispatch_time(start, -5) == start - 5 && dispatch_time(start, INT64_MIN) == 1 &&                                 \
+      dispatch_time(UINT64_MAX, -5) == UINT64_MAX && dispatch_time(0, INT64_MAX) > start)                              \
     X("there are only Apple's global queues", REAL, , dispatch_get_global_queue(2, 0) &&                               \
       !dispatch_get_global_queue(3, 0) && !dispatch_get_global_queue(0, 1))
 
@@ -731,6 +770,45 @@ on_real(a_serial_queue_runs_one_function_at_a_time_in_order)
     assert_int_equal(softmetal_live("dispatch_queue"), 0);
 }
 
+/* Three functions, at these times, and one that never comes. */
+static void arm_timers(tally *t, uint64_t first, uint64_t second, uint64_t third)
+{
+    const uint64_t times[] = {first, second, third};
+    *t = (tally){.queue = serial()};
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned number = (i + 1) % 3; /* 1, 2, 0 */
+        items[number] = (struct item){t, number};
+        dispatch_after_f(dispatch_time(0, (int64_t)times[number]), t->queue, &items[number], expect_next);
+    }
+    dispatch_after_f(UINT64_MAX, t->queue, NULL, (void (*)(void *))abort);
+    dispatch_release(t->queue);
+}
+on_real(a_timer_comes_in_its_time)
+{
+    tally t;
+    uint64_t start = now_ns();
+    arm_timers(&t, MS(20), MS(30), MS(40));
+    while (softmetal_timers_pending() > 0)
+        sleep_ms(1);
+    assert_true(now_ns() - start >= MS(40) && softmetal_dispatched(SECONDS(20)) && t.next == 3);
+}
+on_both_clocks(a_timer_comes_when_the_test_fires_it)
+{
+    tally t;
+    uint64_t soon = s->clock == SOFTMETAL_MANUAL ? 0 : SECONDS(1000);
+    arm_timers(&t, soon, SECONDS(1001), SECONDS(1002));
+    sleep_ms(5);
+    assert_int_equal(softmetal_dispatch_qos(t.queue), 0); /* they keep their queue */
+    assert_true(softmetal_timers_armed() == 4 && softmetal_timers_pending() == 3);
+    assert_true(softmetal_dispatched(0) && softmetal_settle(0) && t.next == 0); /* nobody waits for them */
+    assert_true(softmetal_fire_timers() == 3 && softmetal_fire_timers() == 0);
+    assert_true(softmetal_dispatched(SECONDS(20)) && t.next == 3);
+    arm_timers(&t, soon, SECONDS(1001), SECONDS(1002));
+    softmetal_reset();
+    assert_int_equal(softmetal_timers_armed() + softmetal_timers_pending() + softmetal_fire_timers(), 0);
+    assert_int_equal(t.next, 0);
+}
+
 on_real(queues_run_at_once_as_far_as_there_are_workers)
 {
     void *global = dispatch_get_global_queue(0, 0), *queue = serial();
@@ -774,6 +852,30 @@ on_manual(what_waits_for_the_test_is_not_waited_for)
     assert_true(softmetal_dispatched(SECONDS(20)));
     assert_true(GET(&s->n.found[0]) == 1 && t.count == 1);
     dispatch_release(t.queue);
+}
+
+static void take_and_leave(void *queue) { (void)buffer_in(queue); }
+static void take_in_block(block *self, void *object) { (void)object, take_and_leave(self->notes->queue); }
+static void *drop_with_handler(void *user)
+{
+    stage *s = user;
+    void *pool = metal_pool_push(), *buffer = metal_retain(on_completed_do(buffer_in(s->queue), &s->n, 1, take_in_block));
+    metal_pool_pop(pool);
+    metal_release(buffer);
+    return NULL;
+}
+on_both_clocks(what_softmetal_calls_has_a_pool_of_its_own)
+{
+    void *event = event_new(s->device), *queue = serial(), *buffer = buffer_in(s->queue);
+    run(s, on_completed_do(buffer, &s->n, 1, take_in_block));
+    in_thread(drop_with_handler, s);
+    on_event_do(event, listener_new(), 0, &s->n, 2, take_in_block);
+    assert_int_equal(heard(s), 3);
+    on_event_do(event, listener_on(queue), 0, &s->n, 3, take_in_block);
+    dispatch_async_f(queue, s->queue, take_and_leave);
+    assert_int_equal(heard(s), 4);
+    assert_int_equal(softmetal_live("command_buffer"), 1); /* the pools are drained */
+    dispatch_release(queue);
 }
 
 on_real(what_the_system_made_is_left_to_the_system)
@@ -864,19 +966,31 @@ static unsigned long count_behind_status(void *buffer)
     metal_pool_pop(pool);
     return count;
 }
-/* In a process of its own: 101 listeners, or a second buffer of a queue for one, which else waits for its alarm. */
-enum { LISTENERS, PLACES };
+/* In a process of its own: 101 listeners, or a second buffer of a queue for one, which else waits for its alarm; or it ends
+   while timers are pending. */
+enum { LISTENERS, PLACES, TIMERS };
 static int end_process(unsigned number)
 {
     stage *s = stage_open(SOFTMETAL_REAL);
+    tally t[2];
     void *event = event_new(s->device), *queue = mine(metal_queue_new(s->device, 1));
     softmetal_set_quirks(&(softmetal_quirks){.refused_listeners = number & 1, .full_queue_aborts = number & 1});
     alarm(2);
     for (int i = 0; i < (number / 2 == LISTENERS ? 101 : 0); i++)
         listen(s, event, 9);
-    for (int i = 0; i < (number / 2 == LISTENERS ? 0 : 2); i++)
+    for (int i = 0; i < (number / 2 == PLACES ? 2 : 0); i++)
         buffer_in(queue);
+    for (int i = 0; i < (number / 2 == TIMERS ? 2 : 0); i++) {
+        softmetal_set_clock(i ? SOFTMETAL_MANUAL : SOFTMETAL_REAL);
+        arm_timers(&t[i], SECONDS(1000), SECONDS(1001), SECONDS(1002));
+    }
     return 0;
+}
+without_stage(a_process_ends_with_timers)
+{
+    char said[4096];
+    assert_int_equal(run_again("--end", 2 * TIMERS, NULL, said, sizeof said), 0);
+    assert_string_equal(said, "");
 }
 static bool ends_the_process(unsigned what, bool with)
 {
@@ -933,7 +1047,6 @@ without_stage(each_quirk_is_seen_with_it_and_not_without)
 /* -- rules -------------------------------------------------------------------------------------------------------- */
 
 static void wait_for_it(block *self, void *buffer) { (void)self, metal_wait_until_completed(buffer); }
-static void ask_its_error(block *self, void *buffer) { (void)self, (void)metal_get(buffer, "error"); }
 static void retain_it(block *self, void *buffer) { (void)self, metal_release(metal_retain(buffer)); }
 static void *ended(void *encoder)
 {
@@ -970,7 +1083,6 @@ static void *behind_outer_pop(void *queue)
     return buffer_in(queue);
 }
 static void *label_without_pool(void *queue) { return metal_get(queue, "label"); }
-static void buffer_in_function(void *queue) { (void)buffer_in(queue); }
 static void pool_in_function(void *context) { (void)context, (void)metal_pool_push(); }
 static void dispatch_on(void *context, void (*function)(void *))
 {
@@ -1029,6 +1141,7 @@ static void *lock_it(void *lock)
     X("bad-layer", SEND(void, (ID, unsigned long), layer_of(s, 2), "setMaximumDrawableCount:", 4ul))                   \
     X("framebuffer-only", metal_copy_to_drawable(blit_in(b), memory_new(d, 64), 2, 2, drawable_of(s, true)))           \
     X("hidden-selector", softmetal_hide_selector("commandBuffer"); buffer_in(q))                                       \
+    X("unknown-message", metal_set(b, "addScheduledHandler:", NULL))                                                   \
     X("over-release", gone(gone(metal_buffer_new(d, 4))))                                                              \
     X("over-release", metal_release(b); metal_pool_pop(s->pool))                                                       \
     X("over-release", gone(gone(softmetal_new_device())))                                                              \
@@ -1071,9 +1184,6 @@ static void *lock_it(void *lock)
     X("autorelease-without-pool", in_thread(without_pool, q))                                                          \
     X("autorelease-without-pool", in_thread(behind_outer_pop, q))                                                      \
     X("autorelease-without-pool", metal_set_label(q, "q"); in_thread(label_without_pool, q))                           \
-    X("autorelease-without-pool", softmetal_fail(b, NULL, 1, NULL);                                                    \
-      softmetal_finish(committed(on_completed_do(b, n, 1, ask_its_error))))                                            \
-    X("autorelease-without-pool", dispatch_on(q, buffer_in_function))                                                  \
     X("locked-twice", lock_it(&lock); if (!os_unfair_lock_trylock(&lock)) lock_it(&lock))                              \
     X("unlocked-by-other", in_thread(lock_it, &lock); os_unfair_lock_unlock(&lock))                                    \
     X("class-taken", setenv("PLANT_CLASS", "MTLSharedEventListener", 1);                                               \
@@ -1118,6 +1228,46 @@ static void pools_locks_and_classes_are_watched(void **state)
     assert_they_abort(break_rule, broken, OF_ANY_SYSTEM, LENGTH(broken));
 }
 
+/* A message that softmetal lacks: (object, selector, as whose it is told). The last one goes through the runtime's own
+   look-up, as from Objective-C; on a Mac there is none but objc_msgSend. */
+#ifdef __APPLE__
+#define objc_msg_lookup(object, selector) metal__send
+#else
+extern void *(*objc_msg_lookup(void *object, void *selector))(void *, void *);
+#endif
+#define MESSAGES(X)                                                                                                    \
+    X(metal_get(b, "addScheduledHandler:"), "MTLCommandBuffer has no addScheduledHandler:")                            \
+    X(metal_get(s->device, "newHeap"), "MTLDevice has no newHeap")                                                     \
+    X(metal_get(s->queue, "fence"), "MTLCommandQueue has no fence")                                                    \
+    X(metal_get(compute_in(b), "setTexture"), "MTLComputeCommandEncoder has no setTexture")                            \
+    X(metal_get(blit_in(b), "setTexture"), "MTLBlitCommandEncoder has no setTexture")                                  \
+    X(metal_get(event_new(s->device), "newSharedEventHandle"), "MTLSharedEvent has no newSharedEventHandle")           \
+    X(metal_get(listener_new(), "stop"), "MTLSharedEventListener has no stop")                                         \
+    X(metal_get(mine(metal4_queue_new(s->device)), "fence"), "MTL4CommandQueue has no fence")                          \
+    X(metal_get(metal__class("MTL4CommitOptions"), "plain"), "the class MTL4CommitOptions has no plain")               \
+    X(objc_msg_lookup(b, metal__sel("fence"))(b, metal__sel("fence")), "MTLCommandBuffer has no fence")
+#define SEND_IN_TURN(message, said) \
+    if (number-- == 0)              \
+        message;
+#define SAID(message, said) said,
+static int send_unknown(size_t number)
+{
+    stage *s = stage_open(SOFTMETAL_MANUAL);
+    void *b = buffer_in(s->queue);
+    MESSAGES(SEND_IN_TURN)
+    return 0;
+}
+without_stage(a_message_that_softmetal_lacks_ends_the_program_with_names)
+{
+    static const char *const wanted[] = {MESSAGES(SAID)};
+    for (size_t i = 0; i < LENGTH(wanted); i++) {
+        char said[4096], whole[200];
+        int result = run_again("--send", i, NULL, said, sizeof said);
+        snprintf(whole, sizeof whole, "softmetal: unknown-message: softmetal has no method for the message (%s)\n", wanted[i]);
+        if (!aborted(result) || !strstr(said, whole)) fail_msg("%s: status %d, it said: %s", wanted[i], result, said);
+    }
+}
+
 /* -- many threads, and races -------------------------------------------------------------------------------------- */
 
 static void *work_on_shared_queue(void *user)
@@ -1138,7 +1288,7 @@ on_real(threads_share_a_queue)
 {
     pthread_t threads[4];
     s->n.queue = mine(metal_queue_new(s->device, 3)); /* fewer places than threads */
-    softmetal_set_chaos(&(softmetal_chaos){50, 100, 300});
+    softmetal_set_chaos(&(softmetal_chaos){50, 100, 300, 200});
     softmetal_set_seed(42);
     for (int i = 0; i < 4; i++)
         threads[i] = begin_thread(work_on_shared_queue, s);
@@ -1228,6 +1378,7 @@ int main(int count, char **arguments)
     own_path = arguments[0];
     if (count == 3 && !strcmp(arguments[1], "--break")) return break_rule((size_t)atoi(arguments[2]));
     if (count == 3 && !strcmp(arguments[1], "--end")) return end_process((unsigned)atoi(arguments[2]));
+    if (count == 3 && !strcmp(arguments[1], "--send")) return send_unknown((size_t)atoi(arguments[2]));
     if (count == 3 && !strcmp(arguments[1], "--race")) return run_race((size_t)atoi(arguments[2]));
     return run_all_tests();
 }

@@ -794,6 +794,7 @@ without_stage(the_gpu_is_a_task_and_messages_are_points)
 
 extern void *dispatch_queue_create(const char *label, void *attribute);
 extern void dispatch_async_f(void *to, void *context, void (*function)(void *context));
+extern void dispatch_after_f(uint64_t when, void *to, void *context, void (*function)(void *context));
 extern void dispatch_release(void *object);
 
 static void *serial;
@@ -806,6 +807,19 @@ static void run_dispatched(void *context)
     add_one_locked(context);
     if (++ran < 3)
         dispatch_async_f(serial, NULL, run_dispatched);
+    if (ran == 3)
+        dispatch_after_f(0, serial, NULL, run_dispatched);
+}
+
+static bool has_armed(void *unused)
+{
+    return softmetal_timers_pending() > 0;
+}
+
+static void fire(void *unused)
+{
+    turns_until(has_armed, NULL);
+    turns_check(softmetal_fire_timers() == 1);
 }
 
 static void dispatch_one(void *unused)
@@ -819,14 +833,14 @@ static void make_serial(void *user)
 {
     serial = dispatch_queue_create("turns", NULL);
     ran = 0;
-    add_parts(PARTS({"dispatches", dispatch_one, NULL}));
+    add_parts(PARTS({"dispatches", dispatch_one, NULL}, {"fires", fire, NULL}));
     turns_workers();
 }
 
 static void release_serial(void *user)
 {
-    turns_check(ran == 3);
-    turns_check(number == 6);
+    turns_check(ran == 4);
+    turns_check(number == 7);
     dispatch_release(serial);
 }
 

@@ -970,9 +970,15 @@ static inline void turns_callbacks_when_told(void *device)
     task->seen = 0;
 }
 
+/* Timers that have fired, which a task has them do with softmetal_fire_timers, and else none does, are dispatched, too. */
+static inline uint64_t turns_dispatched(void)
+{
+    return softmetal_dispatches() + softmetal_timers_armed() - softmetal_timers_pending();
+}
+
 static inline bool turns_is_dispatched(void *task)
 {
-    return ((turns_task *)task)->seen != softmetal_dispatches();
+    return ((turns_task *)task)->seen != turns_dispatched();
 }
 
 /* softmetal's worker runs what was dispatched so far, and what is dispatched meanwhile. */
@@ -981,7 +987,7 @@ static inline void turns_workers_body(void *unused)
     turns_task *task = turns_self();
     do {
         while (turns_is_dispatched(task)) {
-            task->seen = softmetal_dispatches();
+            task->seen = turns_dispatched();
             softmetal_set_dispatch_threads(1);
             if (!softmetal_dispatched(TURNS_LONG_ENOUGH))
                 turns_fail("a dispatched function does not end");
@@ -996,7 +1002,7 @@ static inline void turns_workers(void)
 {
     turns_task *task = turns_add_helper("workers", turns_workers_body, NULL, turns_is_dispatched);
     task->condition_argument = task;
-    task->seen = softmetal_dispatches();
+    task->seen = turns_dispatched();
 }
 
 /* ------------------------------------------------------------------------------------------------------ >>races -- */

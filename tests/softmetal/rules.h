@@ -38,6 +38,7 @@
     X(FRAMEBUFFER_ONLY, "framebuffer-only",                                                       \
       "a texture of a layer is read and written only where framebufferOnly is NO")                \
     X(HIDDEN_SELECTOR, "hidden-selector", "the selector was hidden, so it must not be sent")      \
+    X(UNKNOWN_MESSAGE, "unknown-message", "softmetal has no method for the message")              \
     /* memory */                                                                                  \
     X(OVER_RELEASE, "over-release", "more releases than retains")                                 \
     X(MESSAGE_TO_FREED, "message-to-freed", "the object is gone")                                 \

@@ -48,7 +48,20 @@ extern "C" {
    earlier buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
 
    A buffer that was never committed runs its completed handlers when it is deallocated: on the thread that
-   releases it, with status NotEnqueued. The handler cannot retain the buffer any more. */
+   releases it, with status NotEnqueued. The handler cannot retain the buffer any more.
+
+   Around each handler, each block of a listener and each dispatched function there is an autorelease pool, which is
+   drained as soon as it returns. The system drains its pools no earlier, and does not say when. */
+
+/* What keeps the order of a queue. Its command buffers begin in their order, as Apple documents at commit(). Two of them
+   overlap unless they share a tracked buffer. Events do not keep them apart: a wait holds back what is encoded behind it
+   in its own command buffer, and no other one. (gfx-rs/wgpu#9483 says so; ahrefs/ocannl#909 has measured it.) So of two
+   that signal one event the second may be first: the event has the higher value, and the lower one changes nothing. That
+   signals come in such an order is assumed, and so is that nothing else keeps the order. Each clock does all of this:
+   softmetal_chaos has a chance that buffers overlap, and a test steps them out of order.
+
+   Of two buffers that overlap either may end first. That the queue's thread may take those that have ended in any order
+   is assumed: no document promises one. */
 
 /* Ways in which devices are known or feared to differ. All false: as described above. Each takes effect at once. */
 typedef struct softmetal_quirks {
@@ -107,7 +120,7 @@ typedef enum softmetal_clock {
     SOFTMETAL_MANUAL  /* nothing moves until the test steps it */
 } softmetal_clock;
 
-/* Back to a known start: real clock, default settings, no faults, quirks, hooks, kernels; counters zero.
+/* Back to a known start: real clock, default settings, no faults, quirks, hooks, kernels, timers; counters zero.
    Aborts when a command buffer is committed and the GPU has not ended with it. Handlers that are due run first, and
    dispatched functions; handlers that the test holds, or did not step to, are lost. Waits for softmetal's threads to
    come to rest. Call it between tests, and never inside a handler or a dispatched function. */
@@ -146,8 +159,12 @@ typedef struct softmetal_chaos {
     unsigned late_handler_per_mille; /* its handlers, and what comes after them, run after those of
                                         the next buffer or, when none follows, 2 ms after the status:
                                         out of order                                              */
-    unsigned overlap_per_mille;      /* starts while its predecessor still runs, where the two
-                                        share no tracked buffer and no event orders them          */
+    unsigned overlap_per_mille;      /* starts while those before it in its queue still run, where it
+                                        shares no tracked buffer with them: see >>end             */
+    /* When the GPU has ended with it, its times, its status and what comes after them wait: until another buffer of the
+       queue has come to its end, or 2 ms if none does. Then the chance is drawn again. Of those that wait any may be the
+       next: with 1000 all that have ended complete in any order. */
+    unsigned complete_out_of_order_per_mille;
 } softmetal_chaos;
 void softmetal_set_chaos(const softmetal_chaos *chaos);
 
@@ -159,7 +176,7 @@ void softmetal_set_chaos(const softmetal_chaos *chaos);
    When the last completed handler has returned, what the buffer refers to is released, its place is given
    back and waitUntilCompleted returns. Metal's own reference goes when every block is released as well; in a
    buffer without completed handlers all of this is part of softmetal_complete. Buffers that share no tracked
-   memory and no event may be stepped out of order, and so may their handlers: the manual clock has as many
+   memory may be stepped in any order, each to its end, and so may the handlers of all: the manual clock has as many
    completion threads as it takes. */
 
 void softmetal_schedule(void *command_buffer);  /* Committed -> Scheduled                          */
@@ -311,12 +328,16 @@ void softmetal_hide_selector(const char *selector);
 void softmetal_hide_class(const char *name);
 
 /* ------------------------------------------------------------------------- >>dispatch --
-   softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class,
-   dispatch_get_global_queue, dispatch_async_f, dispatch_retain and dispatch_release. dispatch_after_f counts the timer
-   and dispatches its function at once: gpusync arms none.
+   softmetal has dispatch_queue_create (serial), dispatch_queue_attr_make_with_qos_class, dispatch_get_global_queue,
+   dispatch_async_f, dispatch_after_f, dispatch_time, dispatch_retain and dispatch_release.
 
-   Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function gets no autorelease pool, and must
-   leave none open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
+   A timer, which dispatch_after_f arms, puts its function on its queue once its time has come; where it was armed under
+   the manual clock, when the test calls softmetal_fire_timers. Until then it keeps the queue, and is nothing that
+   softmetal_settle and its kin wait for. softmetal_reset drops it: its function never runs. Times come from
+   dispatch_time; DISPATCH_TIME_FOREVER never comes, and there are none of the wall clock.
+
+   Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function must leave no autorelease pool
+   of its own open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
    release; giving it more then is an error. softmetal_live counts a queue until that release.
 
    ThreadSanitizer is told that dispatch_async_f comes before the function, and each function of a serial queue
@@ -324,7 +345,7 @@ void softmetal_hide_class(const char *name);
 
    On a Mac they stand in front of the system's, for the program and for it alone. What is given to a queue that the
    system made goes to the system. The system's other functions know nothing of softmetal's queues: a program that
-   calls those is linked with the archive of `make softmetal`, which leaves the seven above to the system. It is not
+   calls those is linked with the archive of `make softmetal`, which leaves the eight above to the system. It is not
    controlled by the calls below then, nor counted. */
 
 #define SOFTMETAL_DISPATCH_THREADS 64
@@ -332,15 +353,22 @@ void softmetal_hide_class(const char *name);
 /* How many functions may run at once, at most and by default SOFTMETAL_DISPATCH_THREADS. With 0 nothing begins until
    it is raised again. */
 void softmetal_set_dispatch_threads(unsigned most);
-uint64_t softmetal_dispatches(void);   /* dispatch_async_f calls of the program since reset */
-uint64_t softmetal_timers_armed(void); /* dispatch_after_f calls since reset                */
+uint64_t softmetal_dispatches(void);     /* dispatch_async_f calls of the program since reset */
+uint64_t softmetal_timers_armed(void);   /* dispatch_after_f calls since reset                */
+unsigned softmetal_timers_pending(void); /* ... of which the functions are on no queue yet    */
+/* All pending timers are due now, whatever the clock: their functions are on their queues, in the order of their times.
+   Returns how many. */
+unsigned softmetal_fire_timers(void);
 /* The class of service that the queue was made with, as <sys/qos.h> numbers them; 0: with none, or a global queue. NULL:
    the queue whose function runs on the calling thread. All classes run alike here. */
 unsigned softmetal_dispatch_qos(void *queue);
 
 /* ------------------------------------------------------------------------- >>message --
    Messages that arrive through objc_msgSend, that is those of the program under test; softmetal's
-   own are not seen, nor those of other libraries. */
+   own are not seen, nor those of other libraries.
+
+   softmetal has not all of Metal. A message for which it has no method, whoever sends it, aborts with the rule
+   unknown-message, which names the receiver as programs know it: "MTLCommandBuffer has no addScheduledHandler:". */
 
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */

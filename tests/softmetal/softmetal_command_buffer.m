@@ -128,9 +128,8 @@ static void drop_references(SoftMetalCommandBuffer *buffer)
     sm_recording_clear(&dropped);
 }
 
-static bool is_ordering(id object)
+static bool is_tracked(id object)
 {
-    if ([object isKindOfClass:[SoftMetalEvent class]]) return true;
     const unsigned long untracked = 256;
     return [object isKindOfClass:[SoftMetalBuffer class]] && !(((SoftMetalBuffer *)object)->options & untracked);
 }
@@ -141,7 +140,7 @@ bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b)
     const sm_recording *first = &a->recorded, *second = &b->recorded;
     for (unsigned i = 0; i < first->reference_count; i++)
         for (unsigned k = 0; k < second->reference_count; k++)
-            if (first->references[i] == second->references[k] && is_ordering(first->references[i])) return false;
+            if (first->references[i] == second->references[k] && is_tracked(first->references[i])) return false;
     return true;
 }
 
@@ -276,6 +275,7 @@ static void draw_chaos(SoftMetalCommandBuffer *buffer)
         sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_INTERNAL});
     buffer->late = sm_chance(chaos.late_handler_per_mille);
     buffer->overlap = sm_chance(chaos.overlap_per_mille);
+    buffer->ends_late = sm_chance(chaos.complete_out_of_order_per_mille);
 }
 
 static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
@@ -284,7 +284,8 @@ static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
     SM_REQUIRE(job, INTERNAL, "out of memory");
     job->buffer = buffer;
     job->kind = kind;
-    job->due = due;
+    job->late = kind == SM_JOB_COMPLETED && buffer->ends_late;
+    job->due = job->late ? sm_after(due, SM_PATIENCE) : due;
     sm_engine_post(buffer->engine, job);
 }
 
@@ -438,13 +439,11 @@ typedef void (^handler_block)(id buffer_or_feedback);
 static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
-    if (buffer->entry == SM_ENTRY_RUN) {
-        id feedback = sm_new_feedback(buffer);
-        ((handler_block)held->block)(feedback);
-        [feedback release];
-        return;
-    }
-    ((handler_block)held->block)(buffer);
+    id given = buffer->entry == SM_ENTRY_RUN ? sm_new_feedback(buffer) : buffer;
+    void *pool = sm_pool_open();
+    ((handler_block)held->block)(given);
+    sm_pool_close(pool);
+    if (given != buffer) [given release];
 }
 
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)

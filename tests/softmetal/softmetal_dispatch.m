@@ -3,8 +3,8 @@
    softmetal_libdispatch.m has libdispatch's own names for it. On a Mac these stand in front of the system's: what is
    given to a queue that the system made goes on to the system.
 
-   A sm_work is a function to run. It is in one place at a time: in the line of its serial queue, among the ready, or
-   with a worker. Of a serial queue at most one is ready or running.
+   A sm_work is a function to run. It is in one place at a time: among the timers, in the line of its serial queue, among
+   the ready, or with a worker. Of a serial queue at most one is ready or running.
 
    ThreadSanitizer must see the order that libdispatch promises, and none that our own lock adds. So it looks
    away while the lock is taken and held, and is told each edge by name. */
@@ -40,6 +40,8 @@ typedef struct sm_work {
     SoftMetalDispatchQueue *queue; /* not retained: `pending` keeps it */
     void *context;
     void (*function)(void *);
+    uint64_t due; /* of a timer, as sm_now tells it */
+    bool by_hand; /* of a timer: it waits for softmetal_fire_timers */
 } sm_work;
 
 #define IDLE_TIME UINT64_C(1000000000) /* a thread with nothing to do ends after this */
@@ -49,6 +51,9 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t work;   /* for workers: something is ready */
     sm_work *ready_first, *ready_last;
+    sm_work *timers;              /* by their times */
+    pthread_cond_t timers_change; /* for the thread of the timers, which is there from the first one on */
+    bool timer_thread;
     unsigned ready, most, threads, idle, running;
     unsigned resting; /* of those: they wait for a command buffer, */
     unsigned stuck;   /* ... or in a serial queue behind one that does or did, which has not returned */
@@ -69,6 +74,7 @@ static void set_up(void)
 {
     pthread_key_create(&function_key, ends_in_function);
     sm_cond_init(&pool.work);
+    sm_cond_init(&pool.timers_change);
     global_queue = [[SoftMetalDispatchQueue alloc] init];
     global_queue->global = true;
     sm_count(SM_DISPATCH_QUEUE, -1);
@@ -158,9 +164,11 @@ static void call(sm_work *work)
     if (!queue->global) COMES_AFTER(&queue->busy);
     pthread_setspecific(function_key, work);
     current = queue;
+    void *autoreleased = sm_pool_open();
     work->function(work->context);
+    SM_REQUIRE(sm_is_innermost_pool(autoreleased), POOL_ORDER, "a dispatched function left a pool open");
+    sm_pool_close(autoreleased);
     pthread_setspecific(function_key, NULL);
-    SM_REQUIRE(sm_pools() == 0, POOL_ORDER, "a dispatched function left a pool open");
     if (!queue->global) COMES_BEFORE(&queue->busy);
     COMES_BEFORE(&pool.ended);
 }
@@ -172,9 +180,20 @@ static unsigned waiting_in(const SoftMetalDispatchQueue *queue)
     return count;
 }
 
-/* With the lock. What is next on the queue is ready then: the worker that has ended takes it or what is before it.
-   Returns the queue when this was the last thing that kept it. */
-static SoftMetalDispatchQueue *end(sm_work *work)
+/* With the lock, which it gives up where the work was the last thing that kept its queue: the queue goes. */
+static void let_go(sm_work *work)
+{
+    SoftMetalDispatchQueue *queue = work->queue;
+    free(work);
+    if (--queue->pending > 0 || !queue->released) return;
+    leave();
+    sm_count(SM_DISPATCH_QUEUE, 1); /* its last release has taken it off */
+    [queue dealloc];
+    enter();
+}
+
+/* With the lock. What is next on the queue is ready then: the worker that has ended takes it or what is before it. */
+static void end(sm_work *work)
 {
     SoftMetalDispatchQueue *queue = work->queue;
     sm_work *next = queue->first;
@@ -187,8 +206,7 @@ static SoftMetalDispatchQueue *end(sm_work *work)
     } else {
         queue->busy = false;
     }
-    free(work);
-    return --queue->pending == 0 && queue->released ? queue : nil;
+    let_go(work);
 }
 
 static void *worker_main(void *unused)
@@ -204,13 +222,7 @@ static void *worker_main(void *unused)
             call(work);
             enter();
             pool.running--;
-            SoftMetalDispatchQueue *last = end(work);
-            if (last) {
-                leave();
-                sm_count(SM_DISPATCH_QUEUE, 1); /* its last release has taken it off */
-                [last dealloc];
-                enter();
-            }
+            end(work);
             pool.unfinished--; /* who finds nothing left finds the queue gone */
             idle_until = 0;
             continue;
@@ -225,6 +237,80 @@ static void *worker_main(void *unused)
     pool.threads--;
     leave();
     return NULL;
+}
+
+/* ------------------------------------------------------------------------- the timers -- */
+
+/* With the lock. */
+static void fire(sm_work *timer)
+{
+    sm_work **link = &pool.timers;
+    while (*link != timer) link = &(*link)->next;
+    *link = timer->next;
+    enqueue(timer);
+}
+
+static void *timers_main(void *unused)
+{
+    (void)unused;
+    enter();
+    for (;;) {
+        sm_work *next = pool.timers;
+        while (next && next->by_hand) next = next->next;
+        if (next && next->due <= sm_now())
+            fire(next);
+        else
+            sm_cond_wait_until(&pool.timers_change, &pool.lock, next ? next->due : SM_FOREVER);
+    }
+}
+
+static void arm(sm_work *timer, uint64_t due)
+{
+    enter();
+    sm_work **place = &pool.timers;
+    while (*place && (*place)->due <= due) place = &(*place)->next;
+    timer->due = due;
+    timer->by_hand = sm_clock() == SOFTMETAL_MANUAL;
+    timer->next = *place;
+    *place = timer;
+    timer->queue->pending++;
+    sm_note_activity();
+    if (!timer->by_hand && !pool.timer_thread) {
+        pool.timer_thread = true;
+        sm_thread_start(timers_main, NULL);
+    }
+    pthread_cond_signal(&pool.timers_change);
+    leave();
+}
+
+bool sm_drop_timers(void)
+{
+    bool any = false;
+    enter();
+    for (sm_work *timer; (timer = pool.timers); any = true) {
+        pool.timers = timer->next;
+        let_go(timer);
+    }
+    leave();
+    return any;
+}
+
+unsigned softmetal_fire_timers(void)
+{
+    unsigned count = 0;
+    enter();
+    for (; pool.timers; count++) fire(pool.timers);
+    leave();
+    return count;
+}
+
+unsigned softmetal_timers_pending(void)
+{
+    unsigned count = 0;
+    enter();
+    for (sm_work *timer = pool.timers; timer; timer = timer->next) count++;
+    leave();
+    return count;
 }
 
 /* ------------------------------------------------------------------------- the queues -- */
@@ -259,6 +345,7 @@ static void *worker_main(void *unused)
 static struct {
     void (*async)(void *queue, void *context, void (*function)(void *));
     void (*after)(uint64_t when, void *queue, void *context, void (*function)(void *));
+    uint64_t (*time)(uint64_t when, int64_t delta);
     void (*retain)(void *object);
     void (*release)(void *object);
 } behind;
@@ -267,17 +354,19 @@ static void look_behind(void)
 {
     *(void **)&behind.async = dlsym(RTLD_NEXT, "dispatch_async_f");
     *(void **)&behind.after = dlsym(RTLD_NEXT, "dispatch_after_f");
+    *(void **)&behind.time = dlsym(RTLD_NEXT, "dispatch_time");
     *(void **)&behind.retain = dlsym(RTLD_NEXT, "dispatch_retain");
     *(void **)&behind.release = dlsym(RTLD_NEXT, "dispatch_release");
 }
 
+static pthread_once_t looked_behind = PTHREAD_ONCE_INIT;
+
 /* Whether the object is the system's. What is neither that nor a queue of softmetal's is a mistake. */
 static bool is_behind(id object, const char *what)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     Class cls = object_getClass(object);
     if (cls == [SoftMetalDispatchQueue class]) return false;
-    pthread_once(&once, look_behind);
+    pthread_once(&looked_behind, look_behind);
     if (behind.async && cls && cls != sm_zombie_class() && !sm_descends(cls, [SoftMetalObject class])) return true;
     sm_check_argument(object, [SoftMetalDispatchQueue class], what);
     return false;
@@ -367,14 +456,36 @@ id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags)
     return nil;
 }
 
-/* softmetal has no timers, because gpusync arms none: one is counted, and comes at once. The system's are its own. */
+/* Where there is a libdispatch behind softmetal's, times are in its units: its other functions take them, too. */
+uint64_t sm_dispatch_time(uint64_t when, int64_t delta)
+{
+    pthread_once(&looked_behind, look_behind);
+    if (behind.time) return behind.time(when, delta);
+    if (when == SM_FOREVER) return when;
+    if (when == 0) when = sm_now();
+    if (delta >= 0) return sm_after(when, (uint64_t)delta);
+    return when > -(uint64_t)delta ? when + (uint64_t)delta : 1;
+}
+
+/* On the clock of sm_now. */
+static uint64_t due_at(uint64_t when)
+{
+    const int64_t second = 1000000000;
+    uint64_t now = sm_dispatch_time(0, 0), unit = sm_dispatch_time(now, second) - now;
+    if (when <= now) return 0;
+    return sm_after(sm_now(), (uint64_t)((double)(when - now) / (double)unit * (double)second));
+}
+
 void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *))
 {
+    static const char what[] = "dispatch_after_f";
     __atomic_fetch_add(&pool.armed, 1, __ATOMIC_RELAXED);
-    if (is_behind(queue, "dispatch_after_f"))
+    bool theirs = is_behind(queue, what);
+    SM_REQUIRE(function, NIL_ARGUMENT, "%s", what);
+    if (theirs)
         behind.after(when, queue, context, function);
-    else
-        return; /* until timers are there */
+    else if (when != SM_FOREVER)
+        arm(new_work(queue, context, function, what), due_at(when));
 }
 
 id sm_dispatch_retain(id object, const char *what)

@@ -151,6 +151,8 @@ void sm_encode_copy(SoftMetalEncoder *encoder, id source, unsigned long from, id
 
 @implementation SoftMetalBlitEncoder
 
++ (const char *)metalName { return "MTLBlitCommandEncoder"; }
+
 - (void)fillBuffer:(id)memory range:(sm_range)range value:(unsigned char)value
 {
     sm_encode_fill(self, memory, range, value, "fillBuffer:range:value:");
@@ -205,6 +207,8 @@ void sm_encode_dispatch(SoftMetalEncoder *encoder, SoftMetalPipeline *pipeline, 
 }
 
 @implementation SoftMetalComputeEncoder
+
++ (const char *)metalName { return "MTLComputeCommandEncoder"; }
 
 - (void)setComputePipelineState:(id)state
 {

@@ -164,6 +164,8 @@ static void record_dispatch(SoftMetalComputeEncoder4 *encoder, sm_size threads, 
 
 @implementation SoftMetalComputeEncoder4
 
++ (const char *)metalName { return "MTL4ComputeCommandEncoder"; }
+
 - (id)commandBuffer { return owner; }
 
 - (void)fillBuffer:(id)memory range:(sm_range)range value:(unsigned char)value

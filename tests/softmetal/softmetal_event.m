@@ -51,7 +51,9 @@ static void deliver(void *argument)
     sm_notification *note = argument;
     for (int times = SM_QUIRK(doubled_listeners) ? 2 : 1; times > 0; times--) {
         sm_block_check(&note->block);
+        void *pool = sm_pool_open();
         ((event_block)note->block.block)(note->event, sm_event_value(note->event));
+        sm_pool_close(pool);
     }
     free_notification(note);
     __atomic_fetch_sub(&due_notifications, 1, __ATOMIC_RELEASE);

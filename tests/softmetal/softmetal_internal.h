@@ -131,6 +131,7 @@ void sm_count(sm_kind kind, long change);
     long uses; /* committed buffers with unretained references, runs and queue operations that still need it */
 }
 + (sm_kind)softmetalKind;
++ (const char *)metalName; /* the protocol or class by which programs know it */
 @end
 
 /* What a freed object turns into. */
@@ -144,6 +145,10 @@ void sm_check_argument(id object, Class cls, const char *what);
 
 /* Whether the thread has an autorelease pool; on a Mac true, for it may have one that softmetal does not see. */
 bool sm_has_pool(void);
+/* The pool around what softmetal calls of the program's. The program's own are counted above it. */
+void *sm_pool_open(void);
+bool sm_is_innermost_pool(void *token);
+void sm_pool_close(void *token);
 /* [[object retain] autorelease] for what a method hands to the program, NSString included. */
 id sm_handed_out(id object);
 NSString *sm_new_string(const char *text); /* +1 */
@@ -200,6 +205,8 @@ typedef enum sm_job_kind {
     SM_JOB_HANDLER_AGAIN
 } sm_job_kind;
 
+#define SM_PATIENCE (2 * SM_MILLISECOND)
+
 /* Something for a completion thread to do. */
 struct sm_job {
     sm_job *next;
@@ -208,7 +215,7 @@ struct sm_job {
     unsigned handler; /* SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN: which one */
     uint64_t due;
     bool published; /* SM_JOB_COMPLETED: times and status are stored, the handlers have yet to run */
-    bool late;      /* lets the next buffer's handlers pass */
+    bool late;      /* lets other buffers pass, for SM_PATIENCE at most */
 };
 
 /* The part of a queue that its threads keep alive. */
@@ -361,7 +368,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     unsigned signals_before_fault, signals_made; /* how many the fault waits for, and how many the GPU has made */
     long *encoder_states;                        /* of the first encoders, in place of what softmetal finds */
     unsigned encoder_state_count;
-    bool has_duration, hold, parked, lose, status_after, late, overlap, timing_out;
+    bool has_duration, hold, parked, lose, status_after, late, ends_late, overlap, timing_out;
     uint64_t duration;
     unsigned hang; /* also a flag to interrupt waits */
 }
@@ -403,7 +410,7 @@ void sm_let_go(SoftMetalCommandBuffer *buffer);           /* Metal's own referen
 void sm_leave_line(SoftMetalCommandBuffer *buffer);       /* with the lock */
 void sm_end_uses(SoftMetalCommandBuffer *buffer);         /* what it named may be destroyed */
 void sm_set_fault(SoftMetalCommandBuffer *buffer, sm_fault fault); /* with the lock; takes over the references */
-/* Whether the two may run at the same time: no tracked buffer and no event in common, and no operation. */
+/* Whether the two may run at the same time: no tracked buffer in common, and no operation. */
 bool sm_independent(SoftMetalCommandBuffer *a, SoftMetalCommandBuffer *b);
 
 /* ---------------------------------------------------------------------------- >>event -- */
@@ -724,10 +731,12 @@ id sm_dispatch_queue_new(void *attribute);
 id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags);
 void sm_dispatch_async(id queue, void *context, void (*function)(void *));
 void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *));
+uint64_t sm_dispatch_time(uint64_t when, int64_t delta);
 
 bool sm_dispatch_settled(void);  /* nothing dispatched is left to run */
 bool sm_in_dispatched(void);     /* is the thread in a dispatched function? */
 void sm_dispatch_rest(int more); /* so many functions do nothing but wait for a command buffer, or no longer */
+bool sm_drop_timers(void);       /* were there any? */
 void sm_dispatch_reset(void);
 
 /* ---------------------------------------------------------------------------- >>panel -- */
@@ -773,6 +782,5 @@ bool sm_arrived(id object, SEL selector);
     } while (0)
 void sm_hook_after(id object, const char *selector);
 void sm_message_reset(void);
-unsigned sm_pools(void); /* pools that are open on this thread */
 
 #endif

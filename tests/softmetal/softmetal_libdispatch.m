@@ -31,8 +31,6 @@ void sm_libdispatch_async(void *queue, void *context, void (*function)(void *))
     sm_dispatch_async(queue, context, function);
 }
 
-uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) SM_SYMBOL("dispatch_time");
-uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) { return when + (uint64_t)delta; }
 void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*function)(void *))
     SM_SYMBOL("dispatch_after_f");
 void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*function)(void *))
@@ -40,6 +38,9 @@ void sm_libdispatch_after(uint64_t when, void *queue, void *context, void (*func
     SM_BEFORE("dispatch_after_f");
     sm_dispatch_after(when, queue, context, function);
 }
+
+uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) SM_SYMBOL("dispatch_time");
+uint64_t sm_libdispatch_time(uint64_t when, int64_t delta) { return sm_dispatch_time(when, delta); }
 
 void sm_libdispatch_retain(void *object) SM_SYMBOL("dispatch_retain");
 void sm_libdispatch_retain(void *object)

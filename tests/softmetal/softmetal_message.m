@@ -4,6 +4,7 @@
 #endif
 #import "softmetal_internal.h"
 #include <dlfcn.h>
+#include <objc/message.h>
 #include <objc/runtime.h>
 #include <string.h>
 
@@ -202,10 +203,15 @@ struct method_of {
     id object;
 };
 
-/* As the runtime's own objc_msgSend finds it: of a class's first message, of a class, of one that is forwarded. */
+/* As the runtime's own objc_msgSend finds it: of a class's first message, of a class, of one that is forwarded. The GNU
+   runtime forwards only where it is told the object. */
 static struct method_of method_of(id object, SEL selector)
 {
+#ifdef __APPLE__
     return (struct method_of){class_getMethodImplementation(object_getClass(object), selector), object};
+#else
+    return (struct method_of){objc_msg_lookup(object, selector), object};
+#endif
 }
 
 /* Called by objc_msgSend with every argument register saved. */

@@ -42,14 +42,22 @@ void sm_abort(sm_rule rule, const char *format, ...)
 
 /* ----------------------------------------------------------------------------- counts -- */
 
-static const char *const kind_names[SM_KINDS] = {
-    "device",   "queue",   "command_buffer", "encoder",  "buffer", "event", "shared_event",
-    "listener", "library", "function",       "pipeline", "error",  "block", "descriptor",
-    "dispatch_queue",
+/* As softmetal_live is asked, and as programs know the objects; NULL: a class with the name that programs use, or none of
+   theirs. */
+static const struct {
+    const char *kind, *metal;
+} names[SM_KINDS] = {
+    {"device", "MTLDevice"}, {"queue", "MTLCommandQueue"}, {"command_buffer", "MTLCommandBuffer"},
+    {"encoder", "MTLCommandEncoder"}, {"buffer", "MTLBuffer"}, {"event", "MTLEvent"},
+    {"shared_event", "MTLSharedEvent"}, {"listener", NULL}, {"library", "MTLLibrary"}, {"function", "MTLFunction"},
+    {"pipeline", "MTLComputePipelineState"}, {"error", "NSError"}, {"block", NULL}, {"descriptor", NULL},
+    {"dispatch_queue", "dispatch_queue_t"},
     /* Metal 4 */
-    "queue4", "command_buffer4", "allocator", "argument_table", "commit_options", "feedback", "run",
-    "queue_operation",
-    "layer", "drawable", "texture", "encoder_info",
+    {"queue4", "MTL4CommandQueue"}, {"command_buffer4", "MTL4CommandBuffer"}, {"allocator", "MTL4CommandAllocator"},
+    {"argument_table", "MTL4ArgumentTable"}, {"commit_options", NULL}, {"feedback", "MTL4CommitFeedback"},
+    {"run", NULL}, {"queue_operation", NULL},
+    {"layer", "CAMetalLayer"}, {"drawable", "CAMetalDrawable"}, {"texture", "MTLTexture"},
+    {"encoder_info", "MTLCommandBufferEncoderInfo"},
 };
 
 static long live[SM_KINDS];
@@ -67,7 +75,7 @@ long softmetal_live(const char *kind)
 {
     if (!kind) return live_of_all_kinds();
     for (int k = 0; k < SM_KINDS; k++)
-        if (strcmp(kind, kind_names[k]) == 0) return __atomic_load_n(&live[k], __ATOMIC_RELAXED);
+        if (strcmp(kind, names[k].kind) == 0) return __atomic_load_n(&live[k], __ATOMIC_RELAXED);
     sm_abort(SM_RULE_PANEL_MISUSE, "softmetal_live: no kind is called \"%s\"", kind);
 }
 
@@ -160,6 +168,38 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector)
 - (NSUInteger)retainCount { return (NSUInteger)__atomic_load_n(&refs, __ATOMIC_RELAXED); }
 
 - (BOOL)respondsToSelector:(SEL)selector { return sm_hidden(selector) ? NO : [super respondsToSelector:selector]; }
+
++ (const char *)metalName
+{
+    const char *name = names[[self softmetalKind]].metal;
+    return name ? name : class_getName(self);
+}
+
+/* The runtime comes here with a message that it finds no method for, whoever sent it. */
+- (void)doesNotRecognizeSelector:(SEL)selector
+{
+    sm_abort(SM_RULE_UNKNOWN_MESSAGE, "%s has no %s", [[self class] metalName], sel_getName(selector));
+}
++ (void)doesNotRecognizeSelector:(SEL)selector
+{
+    sm_abort(SM_RULE_UNKNOWN_MESSAGE, "the class %s has no %s", [self metalName], sel_getName(selector));
+}
+
+#ifndef __APPLE__
+/* GNUstep raises an exception of its own where it gets no signature. */
+- (NSMethodSignature *)methodSignatureForSelector:(SEL)selector
+{
+    NSMethodSignature *signature = [super methodSignatureForSelector:selector];
+    if (!signature) [self doesNotRecognizeSelector:selector];
+    return signature;
+}
++ (NSMethodSignature *)methodSignatureForSelector:(SEL)selector
+{
+    NSMethodSignature *signature = [super methodSignatureForSelector:selector];
+    if (!signature) [self doesNotRecognizeSelector:selector];
+    return signature;
+}
+#endif
 
 /* The subclasses release what they hold, then come here. NSObject's dealloc is left out: it would free
    the memory, which stays as a zombie. */

@@ -55,6 +55,8 @@ softmetal_chaos sm_chaos(void)
         .fail_per_mille = __atomic_load_n(&chaos_now.fail_per_mille, __ATOMIC_RELAXED),
         .late_handler_per_mille = __atomic_load_n(&chaos_now.late_handler_per_mille, __ATOMIC_RELAXED),
         .overlap_per_mille = __atomic_load_n(&chaos_now.overlap_per_mille, __ATOMIC_RELAXED),
+        .complete_out_of_order_per_mille =
+            __atomic_load_n(&chaos_now.complete_out_of_order_per_mille, __ATOMIC_RELAXED),
     };
 }
 
@@ -63,6 +65,8 @@ void softmetal_set_chaos(const softmetal_chaos *chaos)
     __atomic_store_n(&chaos_now.fail_per_mille, chaos->fail_per_mille, __ATOMIC_RELAXED);
     __atomic_store_n(&chaos_now.late_handler_per_mille, chaos->late_handler_per_mille, __ATOMIC_RELAXED);
     __atomic_store_n(&chaos_now.overlap_per_mille, chaos->overlap_per_mille, __ATOMIC_RELAXED);
+    __atomic_store_n(&chaos_now.complete_out_of_order_per_mille, chaos->complete_out_of_order_per_mille,
+                     __ATOMIC_RELAXED);
 }
 
 softmetal_clock sm_clock(void) { return __atomic_load_n(&clock_now, __ATOMIC_RELAXED); }
@@ -434,7 +438,13 @@ static bool engine_is_alive(sm_engine *engine, void *unused)
     return !engine->dying;
 }
 
-static bool at_rest(void) { return settled() && sm_for_each_engine(engine_is_alive, NULL); }
+/* Functions arm timers, and those fire: none is left only where nothing has begun since the look at them. */
+static bool at_rest(void)
+{
+    uint64_t before = __atomic_load_n(&activity, __ATOMIC_SEQ_CST);
+    return !sm_drop_timers() && settled() && sm_for_each_engine(engine_is_alive, NULL) &&
+           __atomic_load_n(&activity, __ATOMIC_SEQ_CST) == before;
+}
 
 static bool readmit_device(sm_engine *engine, void *unused)
 {

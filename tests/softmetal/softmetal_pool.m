@@ -8,8 +8,7 @@
 static __thread NSAutoreleasePool *pools[MAX_POOLS];
 static __thread unsigned pool_count;
 
-void *sm_pool_push(void) SM_SYMBOL("objc_autoreleasePoolPush");
-void *sm_pool_push(void)
+void *sm_pool_open(void)
 {
     SM_REQUIRE(pool_count < MAX_POOLS, POOL_ORDER, "more than %d pools on this thread", MAX_POOLS);
     pools[pool_count] = [[NSAutoreleasePool alloc] init];
@@ -17,18 +16,26 @@ void *sm_pool_push(void)
 }
 
 /* As Apple's does, popping an outer pool pops those inside it. */
-void sm_pool_pop(void *token) SM_SYMBOL("objc_autoreleasePoolPop");
-void sm_pool_pop(void *token)
+void sm_pool_close(void *token)
 {
     unsigned place = pool_count;
-    SM_BEFORE("objc_autoreleasePoolPop");
     while (place > 0 && (void *)&pools[place - 1] != token) place--;
     SM_REQUIRE(place > 0, POOL_ORDER, "token %p, %u pools on this thread", token, pool_count);
     pool_count = place - 1;
     [pools[pool_count] release];
 }
 
-unsigned sm_pools(void) { return pool_count; }
+void *sm_pool_push(void) SM_SYMBOL("objc_autoreleasePoolPush");
+void *sm_pool_push(void) { return sm_pool_open(); }
+
+void sm_pool_pop(void *token) SM_SYMBOL("objc_autoreleasePoolPop");
+void sm_pool_pop(void *token)
+{
+    SM_BEFORE("objc_autoreleasePoolPop");
+    sm_pool_close(token);
+}
+
+bool sm_is_innermost_pool(void *token) { return token == &pools[pool_count - 1]; }
 
 #ifdef __APPLE__
 /* Frameworks, and threads of the system's libdispatch, have pools that do not come through here, and the runtime does

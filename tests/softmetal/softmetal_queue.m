@@ -84,12 +84,15 @@ static __thread sm_engine *engine_of_running_handler;
 
 sm_engine *sm_engine_of_running_handler(void) { return engine_of_running_handler; }
 
-/* The first job that is not late; when there is none, the first one. */
+/* The first job that is not late. When there is none, one of the late ones by chance, once the first of them is due. */
 static sm_job *next_job(sm_engine *engine)
 {
     sm_job *job = engine->first_job;
     while (job && job->late) job = job->next;
-    return job ? job : engine->first_job;
+    if (job || !engine->first_job || engine->first_job->due > sm_now()) return job ? job : engine->first_job;
+    job = engine->first_job;
+    for (uint64_t skip = sm_draw((softmetal_range){0, engine->waiting_jobs - 1}); skip > 0; skip--) job = job->next;
+    return job;
 }
 
 static void unlink_job(sm_engine *engine, sm_job *job)
@@ -104,12 +107,13 @@ static void unlink_job(sm_engine *engine, sm_job *job)
     engine->waiting_jobs--;
 }
 
-/* The next buffer's handlers have run: the late ones have been overtaken and are due. */
+/* The handlers of a buffer have run: the late ones have been overtaken, and are due. Those that have no status yet may be
+   overtaken again. */
 static void late_jobs_are_due(sm_engine *engine)
 {
     for (sm_job *job = engine->first_job; job; job = job->next) {
         if (!job->late) continue;
-        job->late = false;
+        job->late = !job->published && sm_chance(sm_chaos().complete_out_of_order_per_mille);
         job->due = 0;
     }
 }
@@ -125,7 +129,7 @@ static bool complete_buffer(sm_engine *engine, sm_job *job)
         sm_publish(buffer);
         job->late = buffer->late;
         if (job->late) {
-            job->due = sm_after(sm_now(), 2 * SM_MILLISECOND);
+            job->due = sm_after(sm_now(), SM_PATIENCE);
             sm_engine_post(engine, job);
             return false;
         }

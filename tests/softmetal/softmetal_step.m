@@ -36,7 +36,7 @@ static bool is_held_signal(SoftMetalCommandBuffer *entry)
     return entry->entry == SM_ENTRY_SIGNAL && sm_quirks().signals_held;
 }
 
-/* Buffers that share nothing may overlap; the others keep the order of the queue. */
+/* Buffers that share no tracked memory may overlap; the others keep the order of the queue. */
 static void require_turn(SoftMetalCommandBuffer *buffer, const char *what)
 {
     pthread_mutex_lock(&buffer->engine->lock);
@@ -47,7 +47,7 @@ static void require_turn(SoftMetalCommandBuffer *buffer, const char *what)
         if (sm_is_operation(b)) continue;
         SM_REQUIRE(b->committed, STEP_NOT_DUE, "%s: an enqueued buffer before it is not committed", what);
         SM_REQUIRE(b->executed || sm_independent(buffer, b), STEP_NOT_DUE,
-                   "%s: a buffer before it shares a resource or an event", what);
+                   "%s: a buffer before it shares a resource", what);
     }
     pthread_mutex_unlock(&buffer->engine->lock);
 }

@@ -125,8 +125,24 @@ void sm_sleep_precisely(uint64_t duration)
     spin_until(deadline, NULL, 0);
 }
 
+static void *make_a_pool(void *unused)
+{
+    [[NSAutoreleasePool new] release];
+    return unused;
+}
+
+/* What GNUstep does at the first pool of a second thread it does without a lock, and beside what it does in exit(): of two
+   such threads, or of one that is late, one calls NULL or retains what was freed. So one comes and goes before all others. */
+static void become_multithreaded(void)
+{
+    pthread_t first;
+    if (pthread_create(&first, NULL, make_a_pool, NULL) == 0) pthread_join(first, NULL);
+}
+
 void sm_thread_start(void *(*body)(void *), void *argument)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, become_multithreaded);
     pthread_attr_t attributes;
     pthread_t started;
     pthread_attr_init(&attributes);
