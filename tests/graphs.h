@@ -173,7 +173,8 @@ typedef struct model_timeline {
     bool closed;    /* the program has destroyed it: nothing can be asked any more */
     uint64_t reached, sent, event;
     uint64_t top;    /* the highest value that was drawn */
-    results failure; /* 0: has not failed. Of a step, or where nothing can be asked, all that may have come first */
+    results failure; /* 0: has not failed. Where nothing can be asked, all that may have come first */
+    results causes;  /* of the step in which it failed */
     unsigned failed_at;
     int raises[MOST_WORK]; /* order_only: works that never ran or failed, whose value is not raised yet */
     unsigned raise_count;
@@ -581,9 +582,12 @@ static void model_rise(graph *g, int timeline, uint64_t value)
 static void model_fail_timeline(graph *g, int timeline, results failure)
 {
     model_timeline *t = &g->t[timeline];
+    uint64_t value;
+    gpusync_result said = ask_timeline(g, timeline, &value);
     if (t->failure && t->failed_at != g->step)
         return;
-    t->failure |= failure;
+    t->causes |= failure;
+    t->failure = said < 0 ? RESULT(said) : t->causes;
     t->failed_at = g->step;
     t->raise_count = 0;
 }
@@ -654,9 +658,10 @@ static bool model_ends(const graph *g, const model_work *w, results *own, result
     if (*own || !w->ended || !model_waits_over(g, w))
         return *own != 0;
     *theirs = heirs | model_failed_waits(g, w);
-    if (w->behind >= 0 && g->work[w->behind].failed) /* R31: the marker fails with its error */
-        *theirs |= RESULT(GPUSYNC_ERROR_EXECUTION);
-    *own = *theirs ? 0 : ONLY_OK;
+    if (w->behind >= 0 && g->work[w->behind].failed) /* the marker fails with its error */
+        *own = RESULT(GPUSYNC_ERROR_EXECUTION);
+    else if (!*theirs)
+        *own = ONLY_OK;
     return true;
 }
 
@@ -841,12 +846,13 @@ static unsigned model_places(const graph *g, const model_work *w)
     return g->q[w->queue].metal4 || !w->buffer_count ? 1 : w->buffer_count + w->fronted;
 }
 
-static bool model_has_room(const graph *g, int queue, unsigned places)
+/* surely: at the latest a place comes back when work ends, perhaps as soon as the GPU is finished with it. */
+static bool model_has_room(const graph *g, int queue, unsigned places, bool surely)
 {
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
-        if (w->queue == queue && (model_counts(w) || w->state == MODEL_OPEN))
+        if (w->queue == queue && (w->state == MODEL_OPEN || (model_counts(w) && (surely || !w->ended))))
             places += model_places(g, w);
     }
     return places <= g->q[queue].limit;
@@ -869,8 +875,8 @@ static results model_judge(const graph *g, const model_work *w, const model_sign
     return rises ? 0 : RESULT(GPUSYNC_ERROR_NOT_RISING);
 }
 
-/* What a commit or submission of this work may be refused with; 0: it is accepted. */
-static results model_refusals(const graph *g, const model_work *w)
+/* What a commit or submission of this work may say. */
+static results model_answers(const graph *g, const model_work *w)
 {
     const model_queue *q = &g->q[w->queue];
     results all = g->lost ? RESULT(GPUSYNC_ERROR_DEVICE_LOST) : 0;
@@ -878,15 +884,18 @@ static results model_refusals(const graph *g, const model_work *w)
     unsigned k;
     committed.state = MODEL_HELD;
     committed.ticket = q->last + 1;
+    bool needs_room = model_places(g, &committed) > model_places(g, w);
     if (q->stuck >= 0)
         all |= RESULT(GPUSYNC_ERROR_EXECUTION);
-    if (model_places(g, &committed) > model_places(g, w) && !model_has_room(g, w->queue, 1))
+    if (needs_room && !model_has_room(g, w->queue, 1, false))
         all |= RESULT(GPUSYNC_ERROR_QUEUE_FULL);
     if (w->enqueued && (w->wait_count || w->signal_count || model_behind_held(g, &committed))) /* R34 */
         all |= RESULT(GPUSYNC_ERROR_ENQUEUED);
     for (k = 0; k < w->signal_count; k++)
         all |= model_judge(g, w, &w->signals[k]);
-    return all;
+    if (needs_room && !model_has_room(g, w->queue, 1, true))
+        return (all ? all : ONLY_OK) | RESULT(GPUSYNC_ERROR_QUEUE_FULL);
+    return all ? all : ONLY_OK;
 }
 
 /* -- what the GPU does ------------------------------------------------------------------------------------------ */
@@ -1149,11 +1158,9 @@ static void check_values(graph *g)
         gpusync_result got = ask_timeline(g, i, &value);
         if (t->closed)
             continue;
-        if (got > 0 || !((t->failure ? t->failure : ONLY_OK) & RESULT(got)))
+        if (got > 0 || !((t->failure ? t->causes : ONLY_OK) & RESULT(got)))
             wrong(g, "timeline %d: query says %d (%s), allowed are %llx", i, got, gpusync_result_string(got),
-                  (unsigned long long)t->failure);
-        if (t->failure)
-            t->failure = RESULT(got);
+                  (unsigned long long)t->causes);
         if (value != t->reached)
             wrong(g, "timeline %d shows %d, the contract %d", i, (int)value, (int)t->reached);
         if (gpusync_timeline_wait(g->s.t[i], t->reached, 0, NULL) != GPUSYNC_OK)
@@ -1501,11 +1508,12 @@ static void draw_points(graph *g, model_work *w)
             continue;
         s->value = new_value(g, s->timeline);
         /* R29: there the host signals what the work waits for, too. */
-        s->by_host = !w->on_gpu || (g->q[w->queue].metal4 && model_waits_for(w, s->timeline, 0));
+        s->by_host = !w->on_gpu || (g->q[w->queue].metal4 && model_waits_for(w, s->timeline, g->t[s->timeline].reached + 1));
         w->signal_count++;
     }
     for (waits = 0; waits < w->wait_count; waits++)
-        if (w->on_gpu && !w->encodes && w->waits[waits].queue < 0 && !model_point_result(g, &w->waits[waits]))
+        if (w->on_gpu && !w->encodes && w->waits[waits].queue < 0 &&
+            model_point_result(g, &w->waits[waits]) != ONLY_OK)
             w->fronted = true;
 }
 
@@ -1553,31 +1561,33 @@ static void tell_work(graph *g, const model_work *w, const char *what)
     say(g, "\n");
 }
 
-/* Metal's queue would wait for an enqueued buffer: the program commits it then, and gpusync does not. */
+/* Metal's queue would wait for an enqueued buffer: the program commits that itself. What else is discarded counts in
+   Metal while the program has a reference. */
 static void throw_away(graph *g, model_work *w)
 {
     unsigned k;
     w->state = MODEL_GONE;
-    for (k = 0; k < w->buffer_count && !w->run; k++) {
+    for (k = 0; k < w->buffer_count; k++) {
         if (w->enqueued)
             metal_commit(w->buffers[k]);
-        assert_ok(gpusync_command_buffer_discard(g->s.q[w->queue], w->buffers[k]));
+        if (!w->run)
+            assert_ok(gpusync_command_buffer_discard(g->s.q[w->queue], w->buffers[k]));
         if (!w->enqueued)
-            metal_release(w->buffers[k]); /* else it counts in Metal */
+            metal_release(w->buffers[k]);
     }
     if (!w->enqueued)
         w->buffer_count = 0;
 }
 
 /* Either the work is accepted, or refused as the contract says; then it has changed nothing. */
-static bool judge(graph *g, model_work *w, results refusals, gpusync_result got, int64_t ticket)
+static bool judge(graph *g, model_work *w, results answers, gpusync_result got, int64_t ticket)
 {
     model_queue *q = &g->q[w->queue];
-    if (g->ending >= 0 && w->signal_count && got == GPUSYNC_ERROR_NOT_RISING)
-        refusals |= RESULT(got);
-    if (got > 0 || !((refusals ? refusals : ONLY_OK) & RESULT(got)))
+    if (g->ending >= 0 && w->signal_count)
+        answers |= RESULT(GPUSYNC_ERROR_NOT_RISING);
+    if (got > 0 || !(answers & RESULT(got)))
         wrong(g, "the call says %d (%s), allowed are %llx", got, gpusync_result_string(got),
-              (unsigned long long)refusals);
+              (unsigned long long)answers);
     if (ticket != (got || w->unordered ? -7 : q->last + 1))
         wrong(g, "ticket %d behind %d", (int)ticket, (int)q->last);
     say(g, got ? "  refused with %d\n" : "  accepted\n", got);
@@ -1616,10 +1626,15 @@ static bool is_full(graph *g, int queue)
     void *buffer = NULL;
     unsigned open = 0;
     int i;
-    if (g->q[queue].metal4 || model_has_room(g, queue, 1))
+    if (g->q[queue].metal4 || model_has_room(g, queue, 1, true))
         return false;
-    say(g, "%u: queue %d is full\n", g->step, queue);
-    assert_result(gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer), GPUSYNC_TIMEOUT);
+    say(g, "%u: queue %d may be full\n", g->step, queue);
+    gpusync_result got = gpusync_command_buffer_create(g->s.q[queue], NULL, 0, &buffer);
+    if (got == GPUSYNC_OK && model_has_room(g, queue, 1, false)) {
+        assert_ok(gpusync_command_buffer_discard(g->s.q[queue], buffer));
+        return false;
+    }
+    assert_int_equal(got, GPUSYNC_TIMEOUT);
     for (i = 0; i < g->work_count; i++)
         open += g->work[i].queue == queue && g->work[i].state == MODEL_OPEN ? g->work[i].buffer_count : 0;
     if (open == g->q[queue].limit && g->ending < 0)
@@ -1642,7 +1657,7 @@ static void step_submit(graph *g)
         return;
     if (is_full(g, queue) || (draws(g, DRAWS_EMPTIES) && chance(g, 10)))
         buffers = 0;
-    else if (buffers == 2 && !g->q[queue].metal4 && !model_has_room(g, queue, 2))
+    else if (buffers == 2 && !g->q[queue].metal4 && !model_has_room(g, queue, 2, true))
         buffers = 1;
     g->work_count++;
     w->unordered = draws(g, DRAWS_UNORDERED) && chance(g, 30);
@@ -1667,9 +1682,9 @@ static void step_submit(graph *g)
     }
     if (w->unordered && chance(g, 5)) /* R30 */
         assert_true(gpusync_submit(g->s.q[queue], &submission, &ticket) < 0);
-    results refusals = model_refusals(g, w);
+    results answers = model_answers(g, w);
     gpusync_result got = submit_to(g->s.q[queue], &submission, w->unordered ? NULL : &ticket);
-    if (!judge(g, w, refusals, got, ticket)) {
+    if (!judge(g, w, answers, got, ticket)) {
         throw_away(g, w);
         return;
     }
@@ -1770,9 +1785,9 @@ static bool commit_work(graph *g, model_work *w)
 {
     gpusync_ticket ticket = -7;
     tell_work(g, w, "commit");
-    results refusals = model_refusals(g, w);
+    results answers = model_answers(g, w);
     gpusync_result got = gpusync_commit(g->s.q[w->queue], w->buffers[0], &ticket);
-    return judge(g, w, refusals, got, ticket);
+    return judge(g, w, answers, got, ticket);
 }
 
 static void step_commit_open(graph *g)
@@ -1820,7 +1835,10 @@ static void step_marker(graph *g)
         if (!refusals || !behind->buffer_count || g->ending >= 0)
             return;
     }
-    if (!model_has_room(g, queue, 1))
+    if (!model_has_room(g, queue, 1, false))
+        refusals |= RESULT(GPUSYNC_ERROR_QUEUE_FULL);
+    refusals = refusals ? refusals : ONLY_OK;
+    if (!model_has_room(g, queue, 1, true))
         refusals |= RESULT(GPUSYNC_ERROR_QUEUE_FULL);
     g->work_count++;
     w->marker = true;
