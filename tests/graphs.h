@@ -370,28 +370,32 @@ static const model_signal *signal_of(const model_work *w, int timeline)
     return NULL;
 }
 
+/* R33: a signal of committed work counts until the work has settled; one that the host is to raise then, until it has. */
+static const model_signal *signal_to_come(const graph *g, int work, int timeline)
+{
+    const model_timeline *t = &g->t[timeline];
+    bool counts = model_counts(&g->work[work]);
+    unsigned k;
+    for (k = 0; k < t->raise_count; k++)
+        counts = counts || t->raises[k] == work;
+    return counts ? signal_of(&g->work[work], timeline) : NULL;
+}
+
 /* Of one queue, and neither is UNORDERED. */
 static bool model_in_turn(const model_work *a, const model_work *b)
 {
     return a->queue == b->queue && !a->unordered && !b->unordered;
 }
 
-/* The lowest signal of the timeline that is sent and not reached, with what is to be raised; UINT64_MAX: none. */
+/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. */
 static uint64_t model_lowest_sent(const graph *g, int timeline)
 {
-    const model_timeline *t = &g->t[timeline];
     uint64_t lowest = UINT64_MAX;
-    unsigned k;
     int i;
     for (i = 0; i < g->work_count; i++) {
-        const model_signal *s = g->work[i].state == MODEL_SENT ? signal_of(&g->work[i], timeline) : NULL;
+        const model_signal *s = model_ran(&g->work[i]) ? signal_to_come(g, i, timeline) : NULL;
         if (s && s->value < lowest)
             lowest = s->value;
-    }
-    for (k = 0; k < t->raise_count; k++) {
-        const model_work *w = &g->work[t->raises[k]];
-        if (w->ran && signal_of(w, timeline)->value < lowest)
-            lowest = signal_of(w, timeline)->value;
     }
     return lowest;
 }
@@ -408,33 +412,29 @@ static results model_point_result(const graph *g, const model_point *p)
     return w->state == MODEL_SETTLED ? RESULT(w->result) : 0;
 }
 
-/* R19: no committed work is to signal the value any more, nor the host for work that has ended. */
+/* R19: nothing committed is to signal the value any more. */
 static bool model_never_comes(const graph *g, const model_work *w, const model_point *p)
 {
-    const model_timeline *t = p->queue < 0 ? &g->t[p->timeline] : NULL;
-    unsigned k;
     int i;
-    if (!t || !t->closed || t->others)
+    if (p->queue >= 0 || !g->t[p->timeline].closed || g->t[p->timeline].others)
         return false;
     for (i = 0; i < g->work_count; i++) {
-        const model_signal *s = model_counts(&g->work[i]) ? signal_of(&g->work[i], p->timeline) : NULL;
+        const model_signal *s = signal_to_come(g, i, p->timeline);
         if (s && s->value >= p->value && &g->work[i] != w)
             return false;
     }
-    for (k = 0; k < t->raise_count; k++)
-        if (signal_of(&g->work[t->raises[k]], p->timeline)->value >= p->value)
-            return false;
     return true;
 }
 
-static results model_failed_waits(const graph *g, const model_work *w)
+/* What the work inherits. *own: what it fails with itself. */
+static results model_failed_waits(const graph *g, const model_work *w, results *own)
 {
     results all = 0;
     unsigned i;
     for (i = 0; i < w->wait_count; i++) {
         results result = model_point_result(g, &w->waits[i]);
         if (!result && w->state != MODEL_SENT && model_never_comes(g, w, &w->waits[i]))
-            result = RESULT(GPUSYNC_ERROR_DESTROYED);
+            *own |= RESULT(GPUSYNC_ERROR_DESTROYED);
         all |= result & ~ONLY_OK;
     }
     return all;
@@ -485,31 +485,29 @@ static unsigned commit_of(const graph *g, const model_work *w)
     return UINT32_MAX;
 }
 
-/* R33, "Order of values": the highest signal of other work that is lower, and not reached, decides. Where that work has
-   failed, and the host is to raise its value, the value counts as sent. */
+/* R33, "Order of values": the highest signal of other work that is lower, and not reached, decides. */
 static bool model_in_order(const graph *g, const model_work *w, const model_signal *signal)
 {
     const model_timeline *t = &g->t[signal->timeline];
     const model_work *lower = NULL;
     uint64_t value = t->reached;
-    unsigned k;
     int i;
     if (t->failure)
         return true;
     for (i = 0; i < g->work_count; i++) {
-        const model_work *other = &g->work[i];
-        const model_signal *s = signal_of(other, signal->timeline);
-        bool counts = model_counts(other);
-        for (k = 0; k < t->raise_count; k++)
-            counts = counts || (t->raises[k] == i && other->ran);
-        if (other == w || !s || !counts || s->value <= value || s->value >= signal->value)
+        const model_signal *s = signal_to_come(g, i, signal->timeline);
+        if (&g->work[i] == w || !s || s->value <= value || s->value >= signal->value)
             continue;
-        lower = other;
+        lower = &g->work[i];
         value = s->value;
     }
-    if (!lower || model_waits_for(w, signal->timeline, value))
+    if (!lower)
         return true;
-    if (!model_ran(lower) || !model_in_turn(lower, w))
+    if (!model_ran(lower))
+        return false;
+    if (model_waits_for(w, signal->timeline, value))
+        return true;
+    if (!model_in_turn(lower, w))
         return false;
     if (signal->by_host)
         return true;
@@ -568,10 +566,9 @@ static void model_rise(graph *g, int timeline, uint64_t value)
     int i;
     if (t->failure)
         return;
-    if (value > t->sent)
-        t->sent = value;
-    if (value > t->reached)
-        t->reached = value;
+    t->sent = value > t->sent ? value : t->sent;
+    t->top = value > t->top ? value : t->top;
+    t->reached = value > t->reached ? value : t->reached;
     for (i = 0; i < g->work_count; i++) {
         const model_signal *s = signal_of(&g->work[i], timeline);
         if (s && s->value <= value)
@@ -641,28 +638,24 @@ static void model_settle(graph *g, model_work *w, results own, results theirs)
     }
 }
 
-/* How the work ends, if it can. S4, R8: work that failed on its own waits for nothing. */
+/* How the work ends, if it can. S4, R8: work that failed on its own waits for nothing. R21: what the GPU has not ended of
+   an abandoned queue is given up. */
 static bool model_ends(const graph *g, const model_work *w, results *own, results *theirs)
 {
     const model_queue *q = &g->q[w->queue];
-    results heirs = model_heirs(g, w);
+    bool failed = w->failed || (w->behind >= 0 && g->work[w->behind].failed); /* a marker fails with its error */
+    bool over = w->ended && model_waits_over(g, w);
     *own = w->own;
-    *theirs = w->theirs | heirs;
-    if (w->state == MODEL_OVER && !w->fixed)
-        *theirs |= model_failed_waits(g, w);
+    *theirs = w->theirs | model_heirs(g, w) | model_failed_waits(g, w, own);
     if (w->state != MODEL_SENT)
         return w->state == MODEL_OVER;
-    *own = w->ended && w->failed ? RESULT(GPUSYNC_ERROR_EXECUTION) : 0;
     if (q->abandoned)
         *own |= RESULT(GPUSYNC_ERROR_DESTROYED);
-    if (*own || !w->ended || !model_waits_over(g, w))
-        return *own != 0;
-    *theirs = heirs | model_failed_waits(g, w);
-    if (w->behind >= 0 && g->work[w->behind].failed) /* the marker fails with its error */
-        *own = RESULT(GPUSYNC_ERROR_EXECUTION);
-    else if (!*theirs)
-        *own = ONLY_OK;
-    return true;
+    if (failed && (w->ended || q->abandoned))
+        *own |= RESULT(GPUSYNC_ERROR_EXECUTION);
+    else if (over && !*theirs)
+        *own |= ONLY_OK;
+    return over || *own;
 }
 
 /* S3: ordered work and markers in their turn. */
@@ -689,12 +682,12 @@ static bool model_fail_held(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
-        results failed = w->state == MODEL_HELD ? model_failed_waits(g, w) : 0;
+        results own = 0, theirs = w->state == MODEL_HELD ? model_failed_waits(g, w, &own) : 0;
         if (w->state == MODEL_HELD && !w->unordered && g->q[w->queue].stuck >= 0)
-            failed |= model_heirs(g, w);
-        if (failed)
-            model_doom(w, 0, failed);
-        moved = moved || failed;
+            theirs |= model_heirs(g, w);
+        if (own | theirs)
+            model_doom(w, own, theirs);
+        moved = moved || own || theirs;
     }
     return moved;
 }
@@ -774,13 +767,9 @@ static void model_move(graph *g)
     int i;
     while (model_send_one(g, true) || model_settle_one(g, true) || model_read(g) || model_settle_one(g, false) ||
            model_raise(g) || model_fail_held(g) || model_send_one(g, false)) {}
-    for (i = 0; i < g->work_count; i++) {
-        model_work *w = &g->work[i];
-        if (w->state != MODEL_OVER)
-            continue;
-        model_doom(w, 0, model_failed_waits(g, w));
-        w->fixed = w->fixed || !model_behind_held(g, w);
-    }
+    for (i = 0; i < g->work_count; i++)
+        if (g->work[i].state == MODEL_OVER && !model_behind_held(g, &g->work[i]))
+            g->work[i].fixed = true;
 }
 
 /* A second later what has not ended is answered with DEVICE_LOST. */
@@ -868,7 +857,7 @@ static results model_judge(const graph *g, const model_work *w, const model_sign
     if (t->failure)
         return t->failure;
     for (i = 0; i < g->work_count; i++) {
-        const model_signal *s = model_counts(&g->work[i]) ? signal_of(&g->work[i], signal->timeline) : NULL;
+        const model_signal *s = signal_to_come(g, i, signal->timeline);
         if (s && (s->value == signal->value || (model_in_turn(&g->work[i], w) && s->value >= signal->value)))
             rises = false;
     }
@@ -1244,11 +1233,11 @@ static void check_sticks(graph *g, int queue)
         wrong(g, "ticket %d with %d sticks to queue %d", (int)error.ticket, error.result, queue);
 }
 
-/* R31: the oldest failure that was not told; what sticks, each time. */
+/* R31: the oldest failure that was not told; if there is none, what sticks. */
 static gpusync_result model_everything(const graph *g, int queue)
 {
     const model_queue *q = &g->q[queue];
-    int teller = q->stuck >= 0 ? q->stuck : q->told < q->recorded ? q->record[q->told] : -1;
+    int teller = q->told < q->recorded ? q->record[q->told] : q->stuck;
     if (!model_all_ended(g, queue))
         return not_yet(g, GPUSYNC_NOT_READY);
     return teller < 0 ? GPUSYNC_OK : g->work[teller].result;
@@ -1267,10 +1256,10 @@ static void wait_for_everything(graph *g, int queue)
         g->q[queue].told = g->q[queue].recorded;
 }
 
-/* ... of the device, which tells the failures of one queue. Of those with one that sticks no poll says which. */
+/* ... of the device, which tells the failures of one queue: a poll shows which, unless one that sticks is the same. */
 static void wait_for_device(graph *g)
 {
-    bool ended = true, failed = false, sticks = false;
+    bool ended = true, failed = false, hidden = false;
     unsigned told = 0;
     int i;
     for (i = 0; i < (int)g->rules->queues; i++) {
@@ -1281,17 +1270,19 @@ static void wait_for_device(graph *g)
     if (ended ? (got < 0) != failed : got != GPUSYNC_TIMEOUT)
         wrong(g, "a wait for the device says %d", got);
     for (i = 0; got < 0 && i < (int)g->rules->queues; i++) {
+        unsigned before = g->q[i].told;
         if (g->q[i].closed || model_everything(g, i) != got)
             continue;
-        sticks = sticks || g->q[i].stuck >= 0;
-        if (g->q[i].stuck >= 0) {
-            wait_for_everything(g, i);
-        } else if (gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL) == GPUSYNC_OK) {
-            g->q[i].told = g->q[i].recorded;
+        g->q[i].told = g->q[i].recorded;
+        gpusync_result now = gpusync_poll(g->s.q[i], GPUSYNC_EVERYTHING, NULL);
+        if (model_everything(g, i) == got)
+            hidden = gpusync_wait(g->s.q[i], GPUSYNC_EVERYTHING, 0, NULL) == got;
+        else if (now == got)
+            g->q[i].told = before;
+        else
             told++;
-        }
     }
-    if (got < 0 && told != 1 && (told || !sticks))
+    if (got < 0 && told != 1 && (told || !hidden))
         wrong(g, "a wait for the device with %d tells the failures of %u queues", got, told);
 }
 
@@ -1353,7 +1344,10 @@ static void check_callbacks(graph *g)
     unsigned i, j;
     for (i = 0; i < g->callback_count; i++) {
         results right = model_callback(g, i);
-        const model_work *w = g->callbacks[i].work < 0 ? NULL : &g->work[g->callbacks[i].work];
+        const model_point *p = &g->callbacks[i].point;
+        const model_work *w = p->queue >= 0 && p->ticket ? &g->work[g->q[p->queue].tickets[p->ticket]]
+                              : p->queue >= 0            ? &g->work[g->callbacks[i].work]
+                                                         : NULL;
         if (g->callbacks[i].ran != (right != 0))
             wrong(g, "callback %u was %s", i, right ? "not called" : "called too early");
         if (!right || g->callbacks[i].seen)
@@ -1361,7 +1355,8 @@ static void check_callbacks(graph *g)
         g->callbacks[i].seen = true;
         if (g->callbacks[i].result > 0 || !(right & RESULT(g->callbacks[i].result)))
             wrong(g, "callback %u gets %d", i, g->callbacks[i].result);
-        if (w && g->callbacks[i].in_use != (g->q[w->queue].abandoned && w->ran && !w->ended)) /* S2, R30 */
+        bool given_up = w && g->q[w->queue].abandoned && w->ran; /* S2, R30 */
+        if (w && (g->callbacks[i].in_use ? !given_up : given_up && !w->ended))
             wrong(g, "callback %u of work %d: in_use %d", i, g->callbacks[i].work, g->callbacks[i].in_use);
         for (j = 0; j < g->callback_count; j++)
             if (g->callbacks[j].ran && comes_before(g, i, j) && g->callbacks[i].order > g->callbacks[j].order)
@@ -1871,8 +1866,6 @@ static void step_host_signal(graph *g)
     if (got != GPUSYNC_OK)
         return;
     model_rise(g, i, value);
-    if (t->top < value)
-        t->top = value;
     if (t->event < value)
         t->event = value;
 }
