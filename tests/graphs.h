@@ -97,7 +97,7 @@ static const graph_rules graph_kinds[] = {
     {"unordered", 3, 2, 60, DRAWS_POINTS, 0},
     {"encoded", 3, 2, 70, DRAWS_ALL_WORK, 0},
     {"metal4", 3, 2, 70, DRAWS_ALL_WORK | DRAWS_METAL4, 0},
-    {"room", 3, 2, 80, DRAWS_ALL_WORK | DRAWS_METAL4 | DRAWS_ROOM, 0},
+    {"room", 3, 2, 80, (DRAWS_ALL_WORK & ~DRAWS_LOOKS) | DRAWS_METAL4 | DRAWS_ROOM, 0}, /* late handlers take room */
     {"failures", 3, 2, 70, DRAWS_ALL_WORK | DRAWS_FAILS, 0},
     {"cancelled", 3, 3, 70, DRAWS_ALL_WORK | DRAWS_FAILS | DRAWS_CANCELS | DRAWS_HOST_FAILS, 0},
     {"order_only", 3, 2, 70, DRAWS_ALL_WORK | DRAWS_FAILS | DRAWS_CANCELS | DRAWS_ORDER_ONLY, 0},
@@ -612,11 +612,10 @@ static bool model_failed_before(const graph *g, int timeline, uint64_t value)
     return ask_timeline(g, timeline, &real) < 0 && real < value;
 }
 
-static void model_settle(graph *g, model_work *w, results own, results theirs)
+static void model_settle(graph *g, model_work *w, results own, results theirs, gpusync_result said)
 {
     model_queue *q = &g->q[w->queue];
     results allowed = own | theirs;
-    gpusync_result said = ask_work(g, w);
     unsigned k;
     w->ran = w->state == MODEL_SENT;
     w->state = MODEL_SETTLED;
@@ -658,8 +657,8 @@ static bool model_ends(const graph *g, const model_work *w, results *own, result
     return over || *own;
 }
 
-/* S3: ordered work and markers in their turn. */
-static bool model_settle_one(graph *g, bool well)
+/* S3: ordered work and markers in their turn. well: only what ends so. agreed: only with what gpusync says. */
+static bool model_settle_one(graph *g, bool well, bool agreed)
 {
     results own, theirs;
     int i;
@@ -670,7 +669,10 @@ static bool model_settle_one(graph *g, bool well)
                      g->work[g->q[w->queue].tickets[w->ticket - 1]].state == MODEL_SETTLED);
         if (!turn || !model_ends(g, w, &own, &theirs) || (well && (own | theirs) != ONLY_OK))
             continue;
-        model_settle(g, w, own, theirs);
+        gpusync_result said = ask_work(g, w);
+        if (agreed && (said > 0 || !((own | theirs) & RESULT(said))))
+            continue;
+        model_settle(g, w, own, theirs, said);
         return true;
     }
     return false;
@@ -765,8 +767,9 @@ static bool model_send_one(graph *g, bool has)
 static void model_move(graph *g)
 {
     int i;
-    while (model_send_one(g, true) || model_settle_one(g, true) || model_read(g) || model_settle_one(g, false) ||
-           model_raise(g) || model_fail_held(g) || model_send_one(g, false)) {}
+    while (model_send_one(g, true) || model_settle_one(g, true, true) || model_read(g) ||
+           model_settle_one(g, false, true) || model_raise(g) || model_fail_held(g) || model_send_one(g, false) ||
+           model_settle_one(g, false, false)) {}
     for (i = 0; i < g->work_count; i++)
         if (g->work[i].state == MODEL_OVER && !model_behind_held(g, &g->work[i]))
             g->work[i].fixed = true;
@@ -2141,7 +2144,7 @@ static void one_step(graph *g)
     } else if (draws(g, DRAWS_ENDS) && 3 * g->step > g->rules->steps && chance(g, 6)) {
         step_end(g);
     } else if (what < 40) {
-        step_gpu(g, (int)draw(g, g->rules->queues), draws(g, DRAWS_ROOM)); /* late handlers fill Metal's queue */
+        step_gpu(g, (int)draw(g, g->rules->queues), false);
     } else if (what < 60) {
         step_submit(g);
     } else if (what < 65) {
