@@ -387,14 +387,17 @@ static bool model_in_turn(const model_work *a, const model_work *b)
     return a->queue == b->queue && !a->unordered && !b->unordered;
 }
 
-/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. */
-static uint64_t model_lowest_sent(const graph *g, int timeline)
+/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. before: not that of work that stands
+   behind this one in its queue, or NULL. */
+static uint64_t model_lowest_sent(const graph *g, int timeline, const model_work *before)
 {
     uint64_t lowest = UINT64_MAX;
     int i;
     for (i = 0; i < g->work_count; i++) {
-        const model_signal *s = model_ran(&g->work[i]) ? signal_to_come(g, i, timeline) : NULL;
-        if (s && s->value < lowest)
+        const model_work *w = &g->work[i];
+        const model_signal *s = model_ran(w) ? signal_to_come(g, i, timeline) : NULL;
+        bool behind = before && model_in_turn(before, w) && w->ticket > before->ticket;
+        if (s && !behind && s->value < lowest)
             lowest = s->value;
     }
     return lowest;
@@ -440,12 +443,17 @@ static results model_failed_waits(const graph *g, const model_work *w, results *
     return all;
 }
 
+/* R18: what other code has brought, and work behind this one in its queue is to signal again, is over for the work. */
 static bool model_waits_over(const graph *g, const model_work *w)
 {
     unsigned i;
-    for (i = 0; i < w->wait_count; i++)
-        if (!model_point_result(g, &w->waits[i]))
+    for (i = 0; i < w->wait_count; i++) {
+        const model_point *p = &w->waits[i];
+        bool brought = p->queue < 0 && g->t[p->timeline].others && g->t[p->timeline].event >= p->value &&
+                       model_lowest_sent(g, p->timeline, w) > p->value;
+        if (!brought && !model_point_result(g, p))
             return false;
+    }
     return true;
 }
 
@@ -701,7 +709,7 @@ static bool model_read(graph *g)
     int i;
     for (i = 0; i < (int)g->rules->timelines; i++) {
         model_timeline *t = &g->t[i];
-        uint64_t lowest = model_lowest_sent(g, i), event = t->event, seen;
+        uint64_t lowest = model_lowest_sent(g, i, NULL), event = t->event, seen;
         if (!t->others || t->failure)
             continue;
         if (event >= lowest)
@@ -788,7 +796,7 @@ static void model_lose(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         may_be = may_be || g->work[i].loser_over;
-        must_be = must_be || (g->work[i].loser_over && g->work[i].ended);
+        must_be = must_be || (g->work[i].loser_over && g->work[i].state == MODEL_SETTLED);
     }
     if (gpusync_device_is_lost(g->s.device) ? !may_be : must_be)
         wrong(g, "the device is %s", must_be ? "not lost" : "lost");
@@ -1019,16 +1027,23 @@ static void check_memory(graph *g, const model_work *reader)
     }
 }
 
-/* A kernel: the command buffer with this number runs. */
+/* A kernel: the command buffer with this number runs. Its signals are at its end. */
 static void run_buffer(void *user, const softmetal_kernel_args *args)
 {
     graph *g = (graph *)user;
     uint32_t number;
+    unsigned k;
     memcpy(&number, args->buffers[0], sizeof number);
     model_work *w = &g->work[number / MOST_BUFFERS];
-    if (w->state != MODEL_GONE || !w->enqueued) /* R34: the program has committed that itself */
-        check_memory(g, w);
     w->wrote[number % MOST_BUFFERS] = true;
+    if (w->state == MODEL_GONE && w->enqueued) /* R34: the program has committed that itself, and it signals nothing */
+        return;
+    check_memory(g, w);
+    for (k = 0; !w->run && number % MOST_BUFFERS == w->buffer_count - 1 && k < w->signal_count; k++) {
+        uint64_t *event = &g->t[w->signals[k].timeline].event;
+        if (!w->signals[k].by_host && w->signals[k].value > *event)
+            *event = w->signals[k].value;
+    }
 }
 
 /* S3: a queue's ordered work in the order of tickets, each with its buffers side by side. */
@@ -1392,8 +1407,8 @@ static void register_callback(graph *g, const model_point *p)
 
 /* -- the steps ------------------------------------------------------------------------------------------------- */
 
-/* R18: what the GPU has written to the events that others signal. What other code writes, step_others notes, and what
-   gpusync writes itself is reached by then. A query is a look. */
+/* R18: what queues of Metal 4 have written to the events that others signal. What command buffers write, run_buffer notes;
+   what other code does, step_others; and what gpusync writes itself is reached by then. A query is a look. */
 static void read_events(graph *g)
 {
     uint64_t base = 0, value, seen;
@@ -1404,7 +1419,7 @@ static void read_events(graph *g)
         seen = metal_event_value(gpusync_timeline_metal(g->s.t[i], &base)) - base;
         for (j = 0; j < g->work_count; j++) {
             const model_signal *s = g->work[j].state == MODEL_SENT ? signal_of(&g->work[j], i) : NULL;
-            if (s && !s->by_host && s->value <= seen && s->value > g->t[i].event)
+            if (s && !s->by_host && g->work[j].run && s->value <= seen && s->value > g->t[i].event)
                 g->t[i].event = s->value;
         }
     }
@@ -1635,7 +1650,7 @@ static bool is_full(graph *g, int queue)
     assert_int_equal(got, GPUSYNC_TIMEOUT);
     for (i = 0; i < g->work_count; i++)
         open += g->work[i].queue == queue && g->work[i].state == MODEL_OPEN ? g->work[i].buffer_count : 0;
-    if (open == g->q[queue].limit && g->ending < 0)
+    if (open == g->q[queue].limit && !g->begin) /* else no time passes in the wait */
         assert_result(gpusync_command_buffer_create(g->s.q[queue], NULL, GPUSYNC_FOREVER, &buffer),
                       GPUSYNC_ERROR_QUEUE_FULL);
     assert_null(buffer);
@@ -1858,7 +1873,7 @@ static void step_host_signal(graph *g)
     results allowed = ONLY_OK;
     if (t->closed || g->ending >= 0)
         return;
-    if (value <= t->reached || value >= model_lowest_sent(g, i))
+    if (value <= t->reached || value >= model_lowest_sent(g, i, NULL))
         allowed = RESULT(GPUSYNC_ERROR_NOT_RISING);
     if (t->failure)
         allowed = t->failure;
