@@ -475,8 +475,8 @@ typedef struct gpusync_command_buffer_desc {
     references: if these fill the queue, the call blocks in Metal, whatever its limit.
     timeout_ns  0: does not wait for room.
     Returns  OK; TIMEOUT: no room; NOT_READY: no room, in a callback with timeout_ns 0; ERROR_WOULD_DEADLOCK: no room,
-             in a callback with a limit above 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, and for a second all places
-             have been open command buffers of which none was committed or discarded: only the program makes room;
+             in a callback with a limit above 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, all places are open command
+             buffers, and the last of these was opened a second ago or more: only the program makes room;
              ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY;
              ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: this Metal accepts no descriptor.
              ERROR_INVALID_ARGUMENT also: descriptor is not one, or comes with unretained_references.
@@ -523,8 +523,8 @@ typedef struct gpusync__head {
 } gpusync__head;
 #endif
 
-/** True if the GPU no longer uses anything that this work, and all ordered work before it, uses, whether it succeeded
-    or failed. Ask this before memory is used again. One load, no message to Metal.
+/** True if the GPU no longer uses anything that this work, and all work with tickets before it, uses, whether it
+    succeeded or failed. Ask this before memory is used again. One load, no message to Metal.
     ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done, UNORDERED work, too (four
              loads). Does not look: in a loop call gpusync_poll now and then, for a handler that Metal has lost.
     Returns  false for NULL, whatever the ticket, and for a ticket that was not issued. Never true too early.
@@ -617,9 +617,10 @@ typedef struct gpusync_wait_options {
              returns one, all up to the newest one of the tickets that it covers count as told. So waits that overlap
              each return it, and one that begins later does not: threads that share a queue wait for their tickets. A
              failure of UNORDERED work counts as soon as it is on record. If the oldest one was pushed off the record,
-             the oldest that is left is returned (gpusync_error.dropped). While a failure sticks, each wait for
-             everything returns it. To see every failure use gpusync_queue_next_error.
-    Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
+             the oldest that is left is returned, of whatever work (gpusync_error.dropped). While a failure sticks, each
+             wait for everything that has no older one to tell returns it. To see every failure use
+    gpusync_queue_next_error. Work that has ended by the deadline counts as ended. A wait that timed out can be
+    repeated.
     Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
              ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with
              handlers, one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of
@@ -758,9 +759,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
 
 /** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
     the GPU uses and Metal does not retain.
-    Never released if the work, or ordered work before it, is given up while Metal has that (abandon, destroy on a lost
-    device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or, of
-    UNORDERED work, gpusync_error.in_use.
+    Never released if the work, or work with a ticket before it, is given up while Metal has that (abandon, destroy on a
+    lost device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or,
+    of UNORDERED work, gpusync_error.in_use.
     Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
                                                                    void *object);
@@ -856,7 +857,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_tim
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work in flight that was to signal it is not affected.
-    reason   Copied: result, class, code, texts and labels reach what waits. Its result counts from
+    reason   Copied: result, class, code, texts, labels and queue_user reach what waits. Its result counts from
              ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION (NULL, too). Class NONE is OTHER.
     Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
     Threads any   Blocks no   Owns nothing */
@@ -887,8 +888,7 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
     A point that has not ended when its queue or timeline is destroyed fails with ERROR_DESTROYED: ANY and
     ALL_OR_FAILURE end, ALL goes on with the others; if it has ended when the wait looks again, that result counts. One
     that has not ended a second after the device was lost fails with ERROR_DEVICE_LOST.
-    GPUSYNC_EVERYTHING counts as a wait for everything: ANY reports the failures of the point of `which`, ALL those of
-    each such point, ALL_OR_FAILURE those of each up to `which`.
+    GPUSYNC_EVERYTHING counts as a wait for everything: the failures of the point of `which` are told, of no other.
     Returns  what a wait for the point of `which` returns; OK also if `which` is count: every point succeeded, or there
              is none. TIMEOUT: the limit came first; with ALL a point may have failed already (`which` names it).
              ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an unknown `how`.
@@ -996,7 +996,7 @@ typedef struct gpusync_submission {
              one with the waits. ERROR_INVALID_TICKET: a wait above what was committed, or EVERYTHING. ERROR_NOT_RISING
              also: the signals of one timeline do not rise, or a value above GPUSYNC_MAX_VALUE. ERROR_METAL_NIL:
              gpusync's own buffer. ERROR_ENQUEUED: any of them is enqueued. ERROR_INVALID_ARGUMENT also: a command
-             buffer with encoded waits or signals (commit it); one twice; a ticket of UNORDERED work; a point of another
+             buffer with encoded waits or signals (commit it); one twice; `ticket` beside UNORDERED; a point of another
              device; a signal of a ticket; an unknown flag.
     Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
     Owns retains command buffers until their handlers ran, and what the points name until the submission has ended */
@@ -1062,7 +1062,7 @@ GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
     Ordered work that was committed before the clear ends with this failure, or one of its own, whenever it ends.
     UNORDERED work and markers keep their own results.
     error    Gets it when OK, else is unchanged.
-    Returns  OK: it sticks; NOT_READY: none does; ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: not a sticky queue.
+    Returns  OK: it sticks; NOT_READY: none does. ERROR_INVALID_ARGUMENT also: not a sticky queue.
     Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error);
 
@@ -1082,8 +1082,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync
     (not in a spin, or in Metal), every callback and log call that runs. "Committed" and "scheduled" are Metal's states.
     "Over": nothing of it will run any more, and its ticket ends in its turn. "Waits on the host": gpusync holds it.
     Where "no committed work" is to signal, an open command buffer or the host may.
-    An age counts from when a buffer was opened, or work was held, sent, or found over; a commit to a busy queue does
-    not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
+    An age counts from when a buffer was opened, or work was held, sent, or ended on the GPU; a commit to a busy queue
+    does not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
     without a label have numbers, one series for the device.
     buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
             breaks in labels become blanks.
@@ -1755,10 +1755,10 @@ typedef struct gpusync__goal {
     uint64_t number;
     uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
     uint64_t from;      /* of ALL: the first record that had not been told, from 1 on; 0: not looked yet */
-    uint64_t told;      /* of ALL that has failed: the record behind the newest that counts as told now */
     uint8_t kind;
     bool handlers; /* those up to the ticket, too */
     bool over;
+    uint64_t told; /* of ALL that has failed: the record behind the newest that counts as told now. Not zero at first */
 } gpusync__goal;
 
 /* Called, or released, when its target has the number. */
@@ -1831,9 +1831,7 @@ typedef struct gpusync__work {
     uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace, report it. Atomic */
     struct gpusync__work *next_dead;   /* of a list `dead` */
     struct gpusync__work *next_traced; /* of a list `settled` */
-    /* Of open work: in the queue's ring `open`; of HELD work that may go: in `ready`. The number is that of the
-       opening, then of the commit, UNORDERED work counted. */
-    gpusync__entry place;
+    gpusync__entry place;    /* of open work: in the queue's ring `open`; of HELD work that may go: in `ready` */
     gpusync__entry stirring; /* in the device's ring `stirred` */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
@@ -2708,7 +2706,6 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
     memset(&w->ticket, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, ticket));
     memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
     w->turn.next = w->place.next = w->stirring.next = NULL;
-    w->place.number = 0;
     w->turn.sleeper = NULL;
     w->turn.work = w->place.work = w->stirring.work = w;
     w->label[0] = '\0';
@@ -3335,6 +3332,7 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     if (w->links)
         gpusync__pass_links(w, after);
     if (w->on_complete) {
+        w->on_complete->entry.number = (uint64_t)gpusync__ticket_of(w);
         gpusync__append(q->target.device, w->on_complete, after);
         w->on_complete = NULL;
     }
@@ -3580,6 +3578,7 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     dev->lost_ns = now;
     dev->loss = *error;
     dev->loss.result = GPUSYNC_ERROR_DEVICE_LOST;
+    dev->loss.encoder[0] = '\0';
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     after->loses = dev->log != NULL;
     after->more = true;
@@ -4295,11 +4294,12 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
    over UNORDERED work alone has something to tell. */
 static void gpusync__look(gpusync_queue *q, uint64_t most)
 {
-    bool ordered = true, failed;
+    bool ordered = true, unordered = true, failed;
     gpusync__work *last = NULL; /* that is not over, with a reference */
-    for (;;) {
+    while (ordered || unordered) {
         gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
+        unordered = w && most == UINT64_MAX && q->front[true];
         gpusync__unlock(q->target.device);
         if (w && gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
@@ -4307,11 +4307,11 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
         }
         if (last)
             gpusync__work_unref(last);
-        if (!w)
-            return;
-        ordered = ordered && w->unordered;
+        ordered = w && ordered && w->unordered;
         last = w;
     }
+    if (last)
+        gpusync__work_unref(last);
 }
 
 /* Reads the event of a timeline, and what that brings about. */
@@ -4440,12 +4440,16 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
     const gpusync_error *oldest = NULL;
+    bool later = false; /* a record of a later ticket, which is not told yet, stands in between */
+    goal->told = 0;
     for (n += lost; n < q->log_count; n++) {
         const gpusync_error *record = &q->log[n % q->log_size];
-        if ((uint64_t)record->ticket > goal->number && (oldest || !lost))
-            continue;
-        oldest = oldest ? oldest : record;
-        goal->told = n + 1;
+        bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
+        later |= !covered;
+        if (!later)
+            goal->told = n + 1;
+        if (covered && !oldest)
+            oldest = record;
     }
     if (!oldest && !gpusync__sticks(q))
         return GPUSYNC__WELL;
@@ -4463,8 +4467,8 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
     return w;
 }
 
-/* Whether a wait for room has its place. Committed work makes room by itself. Without any all places are open command
-   buffers: where the last was opened a second ago, a wait without a limit is in vain. */
+/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
+   buffers, and the last was opened a second ago, a wait without a limit is in vain. */
 static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
     gpusync__entry *e = &wait->goals->entry;
@@ -4475,8 +4479,11 @@ static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpu
         return GPUSYNC__WELL;
     }
     gpusync_result refused = gpusync__refuses(q, false);
-    const gpusync__work *last = gpusync__unsettled(q) ? NULL : q->open.prev->work;
-    if (refused == GPUSYNC_OK && wait->patient && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+    const gpusync__work *last = q->open.prev->work;
+    uint32_t open = 0;
+    for (const gpusync__entry *o = q->open.next; wait->patient && o->work; o = o->next)
+        open++;
+    if (refused == GPUSYNC_OK && open == q->room && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
         refused = GPUSYNC_ERROR_QUEUE_FULL;
     gpusync__explain(error, refused);
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
@@ -4942,7 +4949,7 @@ static void gpusync__goal_all(gpusync__goal *goal)
 /* Makes the goal of a point. */
 static inline gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
 {
-    memset(goal, 0, sizeof *goal);
+    memset(goal, 0, offsetof(gpusync__goal, told));
     goal->target = gpusync__target_of(point);
     if (point->timeline || point->ticket != GPUSYNC_EVERYTHING)
         return gpusync__number_of(point, &goal->number);
@@ -4959,15 +4966,18 @@ static gpusync_device *gpusync__device_of(const gpusync_point *point)
 }
 
 /* Makes goals of the queues of the device, for everything. Returns how many: `most`, or fewer. */
-static size_t gpusync__goals_of_device(gpusync_device *dev, gpusync__goal *goals, size_t most)
+static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusync__goal *goals, size_t most)
 {
     size_t made = 0;
     gpusync__lock(dev);
     for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
         if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
             continue;
-        const gpusync_point point = gpusync_at_ticket(gpusync__queue_of(t), GPUSYNC_EVERYTHING);
-        gpusync__goal_of(&point, &goals[made++]);
+        gpusync__goal *goal = &goals[made++];
+        memset(goal, 0, sizeof *goal);
+        goal->target = t;
+        goal->handlers = handlers;
+        gpusync__goal_all(goal);
         gpusync__keep(t);
     }
     gpusync__unlock(dev);
@@ -4986,11 +4996,12 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
     if (!goals)
         return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    size_t made = points ? 0 : gpusync__goals_of_device(dev, goals, count);
-    for (; points && made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++)
+    bool handlers = options && options->handlers;
+    size_t made = points ? 0 : gpusync__goals_of_device(dev, handlers, goals, count);
+    for (; points && made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++) {
         gpusync__keep(goals[made].target);
-    for (size_t i = 0; i < made && options; i++)
-        goals[i].handlers = options->handlers && goals[i].target->kind == GPUSYNC__QUEUE;
+        goals[made].handlers = handlers && !points[made].timeline;
+    }
     gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, !points, false, GPUSYNC_ENDED_INLINE,
                           0,   0};
     if (result != GPUSYNC_OK)
@@ -5409,7 +5420,7 @@ static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buf
 /* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    w->place.number = w->ticket = ++q->opened;
+    w->ticket = ++q->opened;
     gpusync__put(q->open.prev, &w->place);
 }
 
@@ -5621,10 +5632,10 @@ static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusy
     return gpusync__rises(w, link) ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
 }
 
-/* Whether the queue takes the work. */
-static gpusync_result gpusync__accept(const gpusync_queue *q, const gpusync__work *w)
+/* Whether the timelines of the work take its signals. */
+static __attribute__((__noinline__)) gpusync_result gpusync__accept_links(const gpusync__work *w)
 {
-    gpusync_result result = gpusync__refuses(q, w->marker);
+    gpusync_result result = GPUSYNC_OK;
     for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
         if (link->signal)
             result = gpusync__accept_signal(w, link);
@@ -5645,16 +5656,16 @@ static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
 static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
 {
     gpusync__head *head = &q->target.head;
-    uint64_t *last = w->unordered ? &head->submitted : &head->committed;
+    bool unordered = w->unordered;
+    uint64_t *last = unordered ? &head->submitted : &head->committed, number = *last + 1;
+    w->ticket = number;
+    GPUSYNC__STORE(last, number);
     w->next = NULL;
     w->at = q->end;
     *q->end = w;
     q->end = &w->next;
-    if (!q->front[w->unordered])
-        q->front[w->unordered] = w;
-    w->ticket = *last + 1;
-    GPUSYNC__STORE(last, w->ticket);
-    w->place.number = head->committed + head->submitted;
+    if (!q->front[unordered])
+        q->front[unordered] = w;
 }
 
 /* Holds work that has its ticket. may: NOT_YET, or BADLY: it ends. */
@@ -5669,26 +5680,23 @@ static void gpusync__hold(gpusync_queue *q, gpusync__work *w, int may, gpusync__
         gpusync__give_up(w, after);
 }
 
-/* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. */
-static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback *c, uint64_t now,
-                           gpusync__after *after)
+/* Lists the signals of work, and judges it. front: no held work is in front of it. */
+static __attribute__((__noinline__)) int gpusync__admit_links(gpusync_queue *q, gpusync__work *w, bool front,
+                                                              gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next)
         if (link->signal)
             gpusync__promise(link);
-    int may = q->held && !w->unordered && !w->marker ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
-    if (may == GPUSYNC__WELL && w->links)
-        may = gpusync__judge(q, w, after);
+    return front ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
+}
+
+/* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. */
+static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    bool front = !q->held || w->unordered || w->marker;
+    int may = w->links ? gpusync__admit_links(q, w, front, after) : front ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
     w->since_ns = now ? now : w->since_ns;
     gpusync__line_up(q, w);
-    w->on_complete = c;
-    if (c) {
-        gpusync__keep(&q->target);
-        c->target = &q->target;
-        c->entry.number = (uint64_t)gpusync__ticket_of(w);
-        q->target.owed++;
-        gpusync__watch_later(q->target.device, after);
-    }
     if (may == GPUSYNC__WELL)
         gpusync__set_out(q, w, after);
     else
@@ -5699,7 +5707,7 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, gpusync__callback
 static gpusync_result gpusync__check_parts(const gpusync__work *w)
 {
     const gpusync_queue *q = w->queue;
-    for (uint32_t i = w->first; i < w->count; i++) {
+    for (uint32_t i = w->first; i < w->count && (q->held_count || q->open.next->work); i++) {
         const gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (part && part->pointed)
             return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5709,17 +5717,25 @@ static gpusync_result gpusync__check_parts(const gpusync__work *w)
     return q->metal4 && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
 }
 
-/* Counts the room of a submission's command buffers, and takes the place of their open work. */
+/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed now.
+   */
 static void gpusync__join(gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
+    if (w->on_complete) {
+        gpusync__keep(&q->target);
+        q->target.owed++;
+        gpusync__watch_later(q->target.device, after);
+    }
     uint32_t places = q->metal4 && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
     w->room += places;
     q->room += places;
-    for (uint32_t i = w->first; i < w->count; i++) {
+    for (uint32_t i = w->first; i < w->count && q->open.next->work; i++) {
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part)
             continue;
+        if (!w->label[0])
+            memcpy(w->label, part->label, sizeof w->label);
         q->room -= part->room;
         part->room = 0;
         gpusync__drop_open(part, after);
@@ -5728,12 +5744,14 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
 
 /* Enters work, if its queue takes it. enqueued: it has a place in Metal's queue, so it cannot be held. Under both
    locks. */
-static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, bool enqueued, gpusync__callback *c,
-                                         uint64_t now, gpusync__after *after)
+static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, bool enqueued, uint64_t now,
+                                         gpusync__after *after)
 {
     gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
     if (result == GPUSYNC_OK)
-        result = gpusync__accept(q, w);
+        result = gpusync__refuses(q, w->marker);
+    if (result == GPUSYNC_OK && w->links)
+        result = gpusync__accept_links(w);
     if (result == GPUSYNC_OK && enqueued && (w->pointed || q->held))
         result = GPUSYNC_ERROR_ENQUEUED;
     if (result != GPUSYNC_OK)
@@ -5741,7 +5759,7 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
     if (w->submitted)
         gpusync__join(w, after);
     gpusync__unlist(&w->place);
-    gpusync__admit(q, w, c, now, after);
+    gpusync__admit(q, w, now, after);
     return result;
 }
 
@@ -5771,15 +5789,16 @@ static gpusync__work *gpusync__bring(gpusync_queue *q, void *buffer, uint64_t no
 }
 
 /* Has work enter its queue: it gets a ticket, and Metal gets the work, if nothing holds it back. w NULL: the open work
-   of the buffer, or new work for it. c: called at its end. After OK the queue has the caller's reference. */
+   of the buffer, or new work for it. After OK the queue has the caller's reference. */
 static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *buffer, bool enqueued,
-                                     gpusync__callback *c, gpusync_ticket *ticket)
+                                     gpusync_ticket *ticket)
 {
     gpusync_device *dev = q->target.device;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__work *foreign = NULL;
     gpusync_result result = GPUSYNC_OK;
-    bool timed = w || dev->trace || gpusync_is_done(q, GPUSYNC_EVERYTHING);
+    uint64_t last = GPUSYNC__LOAD(&q->target.head.committed);
+    bool timed = w || dev->trace || gpusync_is_done(q, (gpusync_ticket)last);
     uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
@@ -5789,7 +5808,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     else if (!w)
         w = foreign = gpusync__bring(q, buffer, now, &result);
     if (w)
-        result = gpusync__try_enter(q, w, enqueued, c, now, &after);
+        result = gpusync__try_enter(q, w, enqueued, now, &after);
     bool enters = result == GPUSYNC_OK;
     uint8_t state = enters ? w->state : (uint8_t)GPUSYNC__OPEN;
     bool moves = dev->stirred.next != &dev->stirred || after.more;
@@ -5858,7 +5877,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
             w->buffers[w->count++] = gpusync__retain(behind);
         w->passive = w->count;
         w->buffers[w->count] = gpusync__make_own(queue);
-        result = w->buffers[w->count++] ? gpusync__enter(queue, w, NULL, false, NULL, ticket) : GPUSYNC_ERROR_METAL_NIL;
+        result = w->buffers[w->count++] ? gpusync__enter(queue, w, NULL, false, ticket) : GPUSYNC_ERROR_METAL_NIL;
     }
     if (result != GPUSYNC_OK)
         gpusync__drop(w);
@@ -5998,11 +6017,9 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     bool opened = false;
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q->metal4)
+    if (q->metal4 || !gpusync__fits(q, buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    gpusync_result result = gpusync__refuses(q, true); /* before a message: a destroy may release the buffer */
-    if (result == GPUSYNC_OK && !gpusync__fits(q, buffer))
-        result = GPUSYNC_ERROR_UNSUPPORTED;
+    gpusync_result result = gpusync__refuses(q, true);
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__open_of(q, buffer, &opened, &result) : NULL;
     if (!w)
         return result;
@@ -6106,16 +6123,18 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync__callback *c = s->on_complete ? (gpusync__callback *)gpusync__zeroed(sizeof *c) : NULL;
     gpusync__work *w = gpusync__work_new(queue, NULL, s->command_buffer_count + 1);
     gpusync_result result = w && (c || !s->on_complete) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (c) {
+    if (result == GPUSYNC_OK && c) {
         c->fn = s->on_complete;
         c->user = s->user;
+        c->target = &queue->target;
+        w->on_complete = c;
     }
     if (result == GPUSYNC_OK)
         result = gpusync__refuses(queue, false);
     if (result == GPUSYNC_OK)
         result = gpusync__assemble(w, s);
     if (result == GPUSYNC_OK)
-        result = gpusync__enter(queue, w, NULL, false, c, ticket);
+        result = gpusync__enter(queue, w, NULL, false, ticket);
     if (result == GPUSYNC_OK)
         return result;
     GPUSYNC_FREE(c);
@@ -6140,16 +6159,13 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (queue->metal4)
         return gpusync__commit4(queue, command_buffer, ticket);
-    gpusync_result refused = gpusync__refuses(queue, false); /* before a message: a destroy may release the buffer */
-    if (refused != GPUSYNC_OK)
-        return refused;
     if (!gpusync__fits(queue, command_buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
     unsigned long status = gpusync__status(command_buffer);
     bool enqueued = status != GPUSYNC__STATUS_NOT_ENQUEUED;
     if (status >= GPUSYNC__STATUS_COMMITTED)
         return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    return gpusync__enter(queue, NULL, command_buffer, enqueued, NULL, ticket);
+    return gpusync__enter(queue, NULL, command_buffer, enqueued, ticket);
 }
 
 /* ----------------------------------------------------------------------------- >>timelines -- */
@@ -6748,11 +6764,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusy
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__look(queue, UINT64_MAX);
     gpusync__lock(queue->target.device);
-    bool closed = queue->target.alert & GPUSYNC__CLOSED, found = !closed && gpusync__sticks(queue);
+    bool found = gpusync__sticks(queue);
     if (found)
         *error = queue->stuck;
     gpusync__unlock(queue->target.device);
-    return closed ? GPUSYNC_ERROR_DESTROYED : found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket)
@@ -6771,6 +6787,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue,
         result = GPUSYNC_NOT_READY;
     if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
         queue->stuck_to = committed;
+        GPUSYNC__STORE(&queue->untold, queue->told < queue->log_count);
         GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
     }
     gpusync__unlock(queue->target.device);
@@ -6928,8 +6945,9 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
 {
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
     const gpusync__entry *lower = link->entry.next ? gpusync__lower(w, link) : NULL; /* off its ring there is none */
-    bool behind = lower && lower->work &&
-                  (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link) : link->behind == lower->number);
+    bool behind =
+        lower && lower->work &&
+        (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link) : w->unsent || link->behind == lower->number);
     gpusync__write_point(out, late ? "; can no longer signal" : "; is to signal", link->target, link->entry.number);
     if (!behind)
         return;
@@ -6951,7 +6969,8 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
         gpusync__write(out, "; gpusync's handler has not returned, or not begun: one of the program's, or its log, "
                             "notify or unpark, may still run");
     else if (w->state == GPUSYNC__SENT && early->state >= GPUSYNC__ENDED && early->running)
-        gpusync__write(out, "; its status may wait for the handlers of ticket %" PRIu64, early->ticket);
+        gpusync__write(out, "; its status may wait for the handlers of %s %" PRIu64, gpusync__work_name(early),
+                       early->ticket);
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
     if (w->state == GPUSYNC__HELD && w->place.next)
@@ -7013,16 +7032,17 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
     gpusync_device *dev = q->target.device;
     gpusync__work *last = NULL;
     char label[64];
-    for (uint64_t number = 0;;) {
+    uint64_t seen[2] = {0, 0}; /* the last that was written, and the last UNORDERED */
+    for (;;) {
         gpusync__lock(dev);
         /* The search goes on from the last one, if that is listed yet. */
         bool listed =
             last && (open ? last->state == GPUSYNC__OPEN && last->place.next : last->state < GPUSYNC__SETTLED);
         gpusync__work *w = listed ? last : open ? q->open.next->work : q->first;
-        while (w && w->place.number <= number)
+        while (w && w->ticket <= seen[w->unordered])
             w = open ? w->place.next->work : w->next;
         if (w) {
-            number = w->place.number;
+            seen[w->unordered] = w->ticket;
             GPUSYNC__ADD(&w->refs, 1);
         }
         gpusync__unlock(dev);

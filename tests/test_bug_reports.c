@@ -5,9 +5,9 @@
 
    graphics:
      vkd3d-proton#90              two queues on one, and a wait before its signal held: S3_a_wait_before_its_signal
-     vkd3d-proton#90              what shares no memory ran before its wait       here
+     vkd3d-proton#90              what shares no memory ran before its wait       submit: R36_strict_work_waits
      vkd3d-proton#3286            a fence is set to a lower number                none: a timeline only rises (S7)
-     dxvk#5844                    two APIs signal a fence with the same number    held: R9_an_equal_value
+     dxvk#5844                    two APIs signal a fence with the same number    held: R33_a_signal_that_does_not
      o3de#18286                   a fence's number was read after the reset       here
      Vulkan-Samples#1525          the same                                        here
      filament#2380                a fence's status: unsubmitted; in a callback    here; callbacks: R20_a_callback_may_do
@@ -19,9 +19,9 @@
      WebKit#24162, gpuweb#3937    onSubmittedWorkDone: too early, or never        here
      gpuweb                       a wait for all, while others submit without end here
      WebKit#72229                 the loop has quit: what drops references?       callbacks: T15_an_object_is_released
-     bgfx#3707, bgfx#2154         frames that only flush used up all slots        commit: R10_T10_where_nothing
-     electron#49608               recordings were inserted in another order       held: R4_an_open_signal
-     WebKit#32642                 wrappers keep command buffers                   here
+     bgfx#3707, bgfx#2154         frames that only flush used up all slots        room: R37_behind_open_buffers
+     electron#49608               recordings were inserted in another order       held: R33_a_signal_that_does_not
+     WebKit#32642                 wrappers keep command buffers                   commit: R10_foreign_buffers
      slang-rhi#640                an event was up before its copy was over        timelines: S7_a_value_is_reached_when
      mtld3d#490                   the last flush failed, "idle" was told          here
      LichtFeld-Studio#1733        a semaphore was waited for twice                here
@@ -31,6 +31,8 @@
      sokol#762, sokol#504         a drawable is kept too long                     ports: godot_a_frame
      hrx-system#559               a value waited for the work of the next one     here
      InstantReplay#102            the engine commits what a plug-in encodes into  here; report: S9_a_buffer_that_the
+     vello#1246, RBDOOM-3#1091    a frame of more buffers than the queue has room  room: R37_behind_open_buffers
+     wgpu#9414                    a resolve, made before the samples were there   callbacks: R20_a_callback_may_do
      obs-studio#13664, mtld3d#626 a read-back waited for the presentation         none: each has its ticket
    compute:
      compute-runtime#869          host functions in the order of a stream         here
@@ -56,7 +58,7 @@
      genesis-world#2760           two libraries share a queue                     commit: T2_a_marker_tells
      genesis-world#2760           ... and one fills it with open buffers          commit: R10_in_a_handler
      Metal.jl#412                 a completed handler needs what the waiter has   wait: R28_F15_with_handlers
-     cutorch#222                  one event for streams, and the last one counts  held: T3_a_signal_above_one_that_is_s
+     cutorch#222                  one event for streams, and the last one counts  held: R33_which_higher_signal_goes
      LMCache#3236                 an exported event was used again                timelines: S7_an_event_that_other_code
      LMCache#4516                 the peer that signals has died                  timelines: R13_the_own_event
      LMCache#4516                 ... or comes back when all is gone              found: R22_a_listener_whose_value_co
@@ -197,22 +199,6 @@ on_all_kinds_with(test_S3_who_waits_for_a_stream_that_waits_waits_for_both, .que
         finish_all(s);
         assert_ok(gpusync_poll(s->q[2], third, NULL));
     }
-}
-
-/* vkd3d-proton#90: queues that share no tracked memory, where Metal runs a command buffer beside the one that waits in
-   front of it. Here a wait that is encoded into the work itself, or that the host makes, holds it. */
-on_stage_with(test_S6_work_that_shares_no_memory_stays_behind_its_wait, .queues = 2, .timelines = 1)
-{
-    void *encoded = waiting(s->q[0], at(s->t[0], 1));
-    void *by_host = new_buffer(s->q[0]);
-    commit(s->q[1], signalling(s->q[1], at(s->t[0], 1)));
-    commit(s->q[0], encoded);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(by_host));
-    assert_int_equal(softmetal_what_is_due(encoded), SOFTMETAL_WAIT_DUE);
-    assert_false(is_sent(by_host));
-    assert_true(finish_next(s->q[1]));
-    assert_int_equal(softmetal_what_is_due(encoded), SOFTMETAL_COMPLETE_DUE);
-    assert_true(is_sent(by_host));
 }
 
 /* AMDGPU.jl#606: a device-wide wait held the lock of the list of streams, and no thread could launch. gpuweb asks
@@ -434,7 +420,8 @@ on_stage_with(test_S5_a_flush_that_gets_no_buffer_makes_nothing_look_done, .time
         gpusync_result result = GPUSYNC_OK;
         softmetal_fail_creation(1, true);
         if (call == 0) result = gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &none);
-        if (call == 1) result = TRY_SUBMIT(s->q[0], &last, SIGNALS(at(s->t[0], 1)));
+        if (call == 1)
+            result = TRY_SUBMIT(s->q[0], &last, WAITS(at(s->t[0], 1)), BUFFERS(frame), .flags = GPUSYNC_SUBMIT_ON_GPU);
         if (call == 2) result = gpusync_commit_marker(s->q[0], NULL, &last);
         softmetal_fail_creation(0, false);
         assert_result(result, GPUSYNC_ERROR_METAL_NIL);
@@ -444,31 +431,10 @@ on_stage_with(test_S5_a_flush_that_gets_no_buffer_makes_nothing_look_done, .time
         assert_result(gpusync_wait(s->q[0], last, 0, NULL), GPUSYNC_TIMEOUT);
         assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_TIMEOUT);
     }
-    last = SUBMIT(s->q[0], BUFFERS(frame), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    last = SUBMIT(s->q[0], BUFFERS(frame), SIGNALS(at(s->t[0], 1)));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], last, NULL));
     assert_int_equal(value_of(s->t[0]), 1);
-}
-
-/* WebKit#32642: wrappers that no collection had freed kept command buffers alive, until Metal gave no more. Here the
-   call for the next one blocks in Metal, whatever its limit, and no other call does; it goes on with the collection. */
-on_stage_with(test_S5_buffers_that_wrappers_keep_block_the_next_create_alone, .real = true)
-{
-    gpusync_queue_desc desc = {.metal_queue = metal_queue_new(s->metal_device, 2)};
-    void *wrapped[2];
-    job next = {0};
-    assert_ok(gpusync_queue_create(s->device, &desc, &s->q[1]));
-    s->metal[1] = desc.metal_queue;
-    for (unsigned i = 0; i < 2; i++) wrapped[i] = metal_retain(new_buffer(s->q[1]));
-    for (unsigned i = 0; i < 2; i++) assert_ok(gpusync_command_buffer_discard(s->q[1], wrapped[i]));
-    job_buffer(&next, s->q[1], 0);
-    assert_true(softmetal_await_blocked(s->metal[1], 1, SECONDS(60)));
-    assert_ok(gpusync_poll(s->q[1], GPUSYNC_EVERYTHING, NULL));
-    assert_ok(gpusync_wait(s->q[0], commit_new(s->q[0]), GPUSYNC_FOREVER, NULL));
-    assert_false(job_is_over(&next));
-    for (unsigned i = 0; i < 2; i++) metal_release(wrapped[i]);
-    assert_ok(job_end(&next));
-    assert_ok(gpusync_command_buffer_discard(s->q[1], next.buffer));
 }
 
 /* InstantReplay#102: a plug-in encoded into the engine's command buffer, which the engine commits itself. Here the

@@ -178,24 +178,19 @@ on_both_kinds_with(test_S3_callbacks_of_ordered_work_wait_for_their_turn, .devic
     assert_in_order(notes, 2);
 }
 
-on_both_kinds_with(test_R1_the_callback_of_unordered_work_waits_for_nothing_else, .device = by_hand)
+on_both_kinds_with(test_R30_the_callback_of_unordered_work_waits_for_nothing_else, .device = by_hand)
 {
-    void *ordered = new_buffer(s->q[0]), *alone = new_buffer(s->q[0]);
-    const gpusync_point points[] = {ticket_at(s->q[0], 2), ticket_at(s->q[0], 3)};
-    job any = {0};
-    note notes[2] = {0};
-    on_done(ticket_at(s->q[0], commit(s->q[0], ordered)), &notes[1]);
-    SUBMIT(s->q[0], BUFFERS(alone), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[0]);
-    commit_new(s->q[0]);
-    job_many(&any, points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER);
-    await_parked(1);
-    softmetal_finish(alone); /* the sleeper leaves both places: the walk begins again, behind the first callback */
-    assert_ok(job_end(&any));
-    assert_int_equal(run_callbacks(s), 1);
-    assert_noted(&notes[0], GPUSYNC_OK);
-    softmetal_finish(ordered);
-    assert_int_equal(run_callbacks(s), 1);
-    assert_noted(&notes[1], GPUSYNC_OK);
+    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
+    note notes[3] = {0};
+    SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[1]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], buffers[2])), &notes[2]);
+    SUBMIT(s->q[0], BUFFERS(buffers[0]), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[0]);
+    for (unsigned i = 0; i < 3; i++) {
+        softmetal_finish(buffers[i]);
+        assert_int_equal(run_callbacks(s), 1);
+        assert_noted(&notes[i], GPUSYNC_OK);
+    }
+    assert_in_order(notes, 3);
 }
 
 /* By hand nothing runs in on_done; on a dispatch queue it runs on another thread. */
@@ -669,6 +664,47 @@ on_stage_with(test_R24_run_callbacks_looks, .queues = 2, .device = by_hand)
     assert_noted(&n, GPUSYNC_OK);
 }
 
+/* A second has passed. Returns how many timers there were. */
+static unsigned after_a_second(void)
+{
+    unsigned fired = softmetal_fire_timers();
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    return fired;
+}
+
+static void lose_all_handlers(scene *c)
+{
+    stage *s = &c->s;
+    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[1])};
+    note notes[3] = {0};
+    for (size_t i = 0; i < LENGTH(notes); i++)
+        softmetal_lose_handlers(buffers[i]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], buffers[0])), &notes[0]);
+    SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[1]);
+    commit(s->q[1], buffers[2]);
+    assert_ok(gpusync_queue_destroy_later(s->q[1], remember_destroyed, &notes[2]));
+    s->q[1] = NULL;
+    for (size_t i = 0; i < LENGTH(notes); i++) {
+        assert_int_equal(after_a_second(), c->in != BY_HAND); /* nothing has ended: the next one is armed */
+        softmetal_finish(buffers[i]);
+        assert_int_equal(GET(&notes[i].calls), 0);
+        if (c->in == BY_HAND)
+            run_callbacks(s);
+        else
+            assert_int_equal(after_a_second(), 1);
+        assert_noted(&notes[i], GPUSYNC_OK);
+    }
+    assert_true(after_a_second() <= 1); /* owed no more */
+    assert_int_equal(after_a_second(), 0);
+}
+
+/* Metal loses the handlers, and the program makes no call that looks: the dispatch queue does, once a second, while
+   callbacks or the end of a later destroy are owed. */
+without_stage(test_R24_the_dispatch_queue_looks_while_callbacks_are_owed)
+{
+    in_each_place(lose_all_handlers, (stage_desc){.queues = 2});
+}
+
 /* -- one at a time ------------------------------------------------------------------------------------------------ */
 
 typedef struct held_up {
@@ -935,11 +971,15 @@ static gpusync_result try_many_done(stage *s)
     return gpusync_wait_many(points, 2, GPUSYNC_WAIT_ANY, GPUSYNC_FOREVER, NULL, NULL);
 }
 
-static gpusync_result try_room(stage *s)
+static gpusync_result try_room_for(stage *s, uint64_t timeout_ns)
 {
     void *buffer;
-    return gpusync_command_buffer_create(s->q[2], NULL, GPUSYNC_FOREVER, &buffer);
+    return gpusync_command_buffer_create(s->q[2], NULL, timeout_ns, &buffer);
 }
+
+static gpusync_result try_room(stage *s) { return try_room_for(s, GPUSYNC_FOREVER); }
+static gpusync_result try_room_briefly(stage *s) { return try_room_for(s, 1); }
+static gpusync_result try_room_once(stage *s) { return try_room_for(s, 0); }
 
 static gpusync_result try_commit(stage *s)
 {
@@ -962,6 +1002,11 @@ static gpusync_result try_encode(stage *s)
 static gpusync_result try_submit(stage *s)
 {
     return TRY_SUBMIT(s->q[0], NULL, WAITS(at(s->t[0], 5)), SIGNALS(at(s->t[0], 6)));
+}
+
+static gpusync_result try_unordered(stage *s)
+{
+    return TRY_SUBMIT(s->q[0], NULL, .flags = GPUSYNC_SUBMIT_UNORDERED);
 }
 
 static gpusync_result try_run(stage *s)
@@ -1015,11 +1060,14 @@ static const act acts[] = {
     {"wait for a value that is reached", try_value_done, GPUSYNC_OK},
     {"wait for many", try_many, GPUSYNC_ERROR_WOULD_DEADLOCK},
     {"wait for many, one of which has ended", try_many_done, GPUSYNC_OK},
-    {"wait for room", try_room, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for room", try_room, GPUSYNC_ERROR_WOULD_DEADLOCK}, /* R37 */
+    {"wait for room, timeout 1", try_room_briefly, GPUSYNC_ERROR_WOULD_DEADLOCK},
+    {"wait for room, timeout 0", try_room_once, GPUSYNC_NOT_READY},
     {"poll", try_poll, GPUSYNC_NOT_READY},
     {"commit", try_commit, GPUSYNC_OK},
     {"encode and discard", try_encode, GPUSYNC_OK},
     {"submit", try_submit, GPUSYNC_OK},
+    {"submit UNORDERED work", try_unordered, GPUSYNC_OK},
     {"commit a marker", try_marker, GPUSYNC_OK},
     {"signal", try_signal, GPUSYNC_OK},
     {"fail", try_fail, GPUSYNC_OK},

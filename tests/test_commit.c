@@ -46,9 +46,9 @@ on_all_kinds_with(test_S1_tickets_count_from_one_in_the_order_of_commits, .queue
     assert_int_equal(commit(s->q[0], made_first), 2);
     assert_int_equal(commit(s->q[1], new_buffer(s->q[1])), 1);
     assert_int_equal(SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0]))), 3);
-    assert_int_equal(SUBMIT(s->q[0], .flags = GPUSYNC_SUBMIT_UNORDERED), 4);
+    SUBMIT(s->q[0], .flags = GPUSYNC_SUBMIT_UNORDERED); /* R30: has none */
     assert_ok(gpusync_commit(s->q[0], new_buffer(s->q[0]), NULL));
-    assert_int_equal(commit_new(s->q[0]), 6);
+    assert_int_equal(commit_new(s->q[0]), 5);
 }
 
 on_both_kinds(test_S1_zero_and_below_are_done)
@@ -164,7 +164,7 @@ on_both_kinds_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, 
     assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_CANCELLED);
 }
 
-on_stage_with(test_S2_in_flight_is_the_number_of_tickets_that_are_not_done, .queues = 2, .timelines = 1)
+on_stage_with(test_S2_R30_in_flight_counts_all_work_that_is_not_done, .queues = 2, .timelines = 1)
 {
     void *open = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
     assert_int_equal(gpusync_in_flight(s->q[0]), 0); /* open: no ticket yet */
@@ -172,19 +172,28 @@ on_stage_with(test_S2_in_flight_is_the_number_of_tickets_that_are_not_done, .que
     commit(s->q[0], open);
     assert_int_equal(gpusync_in_flight(s->q[0]), 1);
     SUBMIT(s->q[0], BUFFERS(second, new_buffer(s->q[0])));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* tickets, not command buffers */
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* not command buffers */
     commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     assert_int_equal(gpusync_in_flight(s->q[0]), 3);
     assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 4);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 5);
     assert_int_equal(gpusync_in_flight(s->q[1]), 0);
     assert_true(finish_next(s->q[0]));
-    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
+    assert_int_equal(gpusync_in_flight(s->q[0]), 4);
     finish_all(s);
-    assert_int_equal(gpusync_in_flight(s->q[0]), 2); /* the held one, and the marker behind it */
+    assert_int_equal(gpusync_in_flight(s->q[0]), 3); /* the held one, the marker behind it, and the UNORDERED one */
     signal_value(s->t[0], 1);
     finish_all(s);
+    assert_true(gpusync_is_done(s->q[0], 4));
+    assert_int_equal(gpusync_in_flight(s->q[0]), 1);
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_TIMEOUT);
+    signal_value(s->t[0], 2);
+    finish_all(s);
     assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+    assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
 }
 
 enum { RACED = 4000 };
@@ -468,14 +477,14 @@ static void *tour_through_metal(void *unused)
     gpusync_queue *queues[2];
     gpusync_device *device;
     gpusync_ticket running, ticket;
-    void *buffers[5], *object;
+    void *buffers[6], *object;
     must(!gpusync_device_create(NULL, &device), "a device");
     for (unsigned i = 0; i < 2; i++) {
         must(!gpusync_queue_create(device, &queue_desc, &queues[i]), "a queue");
         desc.signalled_by_others = i;
         must(!gpusync_timeline_create(device, &desc, &timelines[i]), "a timeline");
     }
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < 6; i++) {
         gpusync_command_buffer_desc buffer_desc = {.label = "one more label that is too long for a tagged pointer"};
         must(!gpusync_command_buffer_create(queues[i % 2], &buffer_desc, GPUSYNC_FOREVER, &buffers[i]), "a buffer");
     }
@@ -488,8 +497,10 @@ static void *tour_through_metal(void *unused)
     must(!gpusync_encode_wait(queues[0], buffers[0], ticket_at(queues[1], running)), "encode_wait");
     must(!gpusync_encode_wait(queues[0], buffers[0], at(timelines[1], 1)), "encode_wait");
     must(!gpusync_encode_signal(queues[0], buffers[0], at(timelines[0], 1)), "encode_signal");
-    must(!TRY_SUBMIT(queues[0], &ticket, WAITS(at(timelines[0], 0)), BUFFERS(buffers[0]), SIGNALS(at(timelines[0], 2)),
-                     .on_complete = run_nothing, .label = "a submission", .flags = GPUSYNC_SUBMIT_ON_GPU), "a submission");
+    must(!gpusync_commit(queues[0], buffers[0], &ticket), "a commit");
+    must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 1)), BUFFERS(buffers[3]), SIGNALS(at(timelines[0], 2)),
+                     .on_complete = run_nothing, .label = "a submission", .flags = GPUSYNC_SUBMIT_ON_GPU),
+         "a submission");
     must(!gpusync_on_done(at(timelines[1], 1), run_nothing, NULL), "on_done");
     must(!gpusync_release_after(queues[0], ticket, object), "release_after");
     must(!gpusync_commit_marker(queues[1], buffers[1], NULL), "a marker");
@@ -498,10 +509,11 @@ static void *tour_through_metal(void *unused)
     metal_event_signal(gpusync_timeline_metal(timelines[1], NULL), 1);
     of_the_test = false;
     must(!gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL), "a wait");
+    must(!gpusync_wait(queues[1], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL), "a wait");
     must(!gpusync_timeline_signal(timelines[0], 3), "a signal");
     must(!gpusync_commit(queues[0], buffers[2], &ticket), "a commit");
     must(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL) == GPUSYNC_ERROR_EXECUTION, "a wait for failed work");
-    must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 20)), BUFFERS(buffers[3]), .flags = GPUSYNC_SUBMIT_ON_GPU), "a submission");
+    must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 20)), BUFFERS(buffers[5])), "a submission");
     must(!gpusync_queue_cancel_held(queues[1]), "cancel");
     must(!gpusync_command_buffer_discard(queues[0], buffers[4]), "a discard");
     must(!gpusync_timeline_fail(timelines[0], NULL), "fail");
@@ -541,7 +553,7 @@ on_both_kinds_with(test_T9_a_commit_costs_one_block_of_metals_and_no_memory_of_g
         assert_int_equal(softmetal_live("block"), blocks);
     }
     assert_int_equal(kit_now().allocations, allocations);
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
     assert_int_equal(softmetal_live("block"), blocks + (long)softmetal_outstanding(s->metal[0]));
     finish_all(s);
     assert_int_equal(softmetal_live("block"), blocks);
@@ -554,7 +566,7 @@ typedef struct scene {
     stage *s;
     gpusync_ticket ticket; /* what a program keeps there from before */
     void *out;
-    void *open, *of_other, *late, *selfish, *doomed, *half; /* open ones */
+    void *open, *of_other, *late, *doomed, *half, *pointed, *last; /* open ones */
     void *sent, *held, *ended, *owner_committed, *foreign, *enqueued, *discarded, *string, *descriptor;
     void *other_device, *queue_of_other;
     unsigned long retains[6];
@@ -594,10 +606,11 @@ static void set_scene(scene *c, stage *s)
     c->foreign = foreign_buffer(s->q[0]);
     c->enqueued = foreign_buffer(s->q[1]);
     metal_enqueue(c->enqueued);
+    c->pointed = signalling(s->q[0], at(s->t[1], 9));
+    metal_enqueue(c->pointed);
     c->late = new_buffer(s->q[0]);
     encode_signal(s->q[0], c->late, at(s->t[1], 4));
     signal_value(s->t[1], 5);
-    c->selfish = waiting(s->q[0], at(s->t[1], 9));
     c->doomed = new_buffer(s->q[0]);
     encode_signal(s->q[0], c->doomed, at(s->t[2], 1));
     fail_timeline(s->t[2], GPUSYNC_ERROR_COMPILE);
@@ -612,7 +625,7 @@ static void set_scene(scene *c, stage *s)
     c->descriptor = metal_get(metal_get(metal__class("MTLCommandBufferDescriptor"), "alloc"), "init");
     c->other_device = softmetal_new_device();
     c->queue_of_other = metal_queue_new(c->other_device, 8);
-    while (has_room(s->q[2])) (void)new_buffer(s->q[2]);
+    while (has_room(s->q[2])) c->last = new_buffer(s->q[2]);
     c->ticket = OLDER;
     (void)(room_of(s->q[0]) + room_of(s->q[1])); /* what a queue keeps for its next buffer it may have kept before */
     count_scene(c);
@@ -656,6 +669,7 @@ static void strike_scene(scene *c)
     stage *s = c->s;
     signal_value(s->t[0], 1);
     commit(s->q[1], c->enqueued);
+    metal_commit(c->pointed); /* Metal runs nothing behind it before */
     commit(s->q[0], c->open);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], 3, NULL)); /* the next number: no refused call has used one up */
@@ -690,6 +704,7 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(gpusync_commit(q, c.owner_committed, ticket), ERROR_ALREADY_COMMITTED);
     refused(gpusync_commit(s->q[1], c.held, ticket), ERROR_ALREADY_COMMITTED);
     refused(gpusync_commit(s->q[1], c.enqueued, ticket), ERROR_ENQUEUED);
+    refused(gpusync_commit(q, c.pointed, ticket), ERROR_ENQUEUED); /* for good */
     refused(gpusync_commit(q, c.late, ticket), ERROR_NOT_RISING);
     refused(gpusync_commit(q, c.doomed, ticket), ERROR_COMPILE);
     refused(gpusync_commit(q, c.late, NULL), ERROR_NOT_RISING);
@@ -699,21 +714,23 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, NULL)), ERROR_INVALID_ARGUMENT);
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.open)), ERROR_INVALID_ARGUMENT);
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), .flags = 1u << 30), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), .flags = 1), ERROR_INVALID_ARGUMENT); /* of older versions */
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), .flags = 2), ERROR_INVALID_ARGUMENT);
+    refused(TRY_SUBMIT(q, ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), ERROR_INVALID_ARGUMENT); /* R30: has none */
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.of_other)), ERROR_WRONG_QUEUE);
     refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.sent)), ERROR_ALREADY_COMMITTED);
     refused(TRY_SUBMIT(s->q[1], ticket, BUFFERS(c.of_other, c.held)), ERROR_ALREADY_COMMITTED);
     refused(TRY_SUBMIT(s->q[1], ticket, BUFFERS(c.of_other, c.enqueued)), ERROR_ENQUEUED);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.late)), ERROR_NOT_RISING);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.doomed)), ERROR_COMPILE);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(at(s->t[2], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_COMPILE);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, 3)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_INVALID_TICKET);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, GPUSYNC_EVERYTHING)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_INVALID_TICKET);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(ticket_at(q, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_INVALID_ARGUMENT);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.half), SIGNALS(at(s->t[1], 20)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_NOT_RISING);
-    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.selfish), SIGNALS(at(s->t[1], 9)), .flags = GPUSYNC_SUBMIT_ON_GPU), ERROR_NOT_RISING); /* waits for 9 */
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open, c.half)), ERROR_INVALID_ARGUMENT); /* R35: has a point */
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(at(s->t[2], 1))), ERROR_COMPILE);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, 3))), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), WAITS(ticket_at(q, GPUSYNC_EVERYTHING))), ERROR_INVALID_TICKET);
+    refused(TRY_SUBMIT(q, ticket, BUFFERS(c.open), SIGNALS(ticket_at(q, 1))), ERROR_INVALID_ARGUMENT);
     refused(TRY_SUBMIT(q, ticket, WAITS(at(s->t[1], 9)), SIGNALS(at(s->t[1], 8))), ERROR_NOT_RISING);
     refused(TRY_SUBMIT(s->q[2], ticket, SIGNALS(at(s->t[1], 30))), ERROR_QUEUE_FULL);
-    refused(TRY_SUBMIT(s->q[2], ticket, .flags = GPUSYNC_SUBMIT_UNORDERED), ERROR_QUEUE_FULL);
+    refused(TRY_SUBMIT(s->q[2], ticket, BUFFERS(c.last), WAITS(at(s->t[1], 30)), .flags = GPUSYNC_SUBMIT_ON_GPU),
+            ERROR_QUEUE_FULL);
+    refused(TRY_SUBMIT(s->q[2], NULL, .flags = GPUSYNC_SUBMIT_UNORDERED), ERROR_QUEUE_FULL);
     refused(TRY_SUBMIT(s->q[2], ticket, WAITS(at(s->t[1], 30))), ERROR_QUEUE_FULL);
     /* gpusync_commit_marker */
     refused(gpusync_commit_marker(NULL, NULL, ticket), ERROR_INVALID_ARGUMENT);
@@ -725,6 +742,8 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(gpusync_commit_marker(s->q[2], NULL, ticket), ERROR_QUEUE_FULL);
     /* gpusync_encode_wait, gpusync_encode_signal */
     refused(gpusync_encode_wait(q, c.sent, at(s->t[1], 20)), ERROR_ALREADY_COMMITTED);
+    refused(gpusync_encode_wait(s->q[1], c.enqueued, at(s->t[1], 20)), ERROR_ENQUEUED);
+    refused(gpusync_encode_signal(s->q[1], c.enqueued, at(s->t[1], 30)), ERROR_ENQUEUED);
     refused(gpusync_encode_wait(s->q[1], c.held, at(s->t[1], 20)), ERROR_ALREADY_COMMITTED);
     refused(gpusync_encode_signal(s->q[1], c.held, at(s->t[1], 30)), ERROR_ALREADY_COMMITTED);
     refused(gpusync_encode_wait(s->q[1], c.foreign, at(s->t[1], 20)), ERROR_WRONG_QUEUE);
@@ -759,8 +778,9 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(gpusync_wait(NULL, 1, 0, NULL), ERROR_INVALID_ARGUMENT);
     refused(gpusync_wait(q, 3, GPUSYNC_FOREVER, NULL), ERROR_INVALID_TICKET);
     refused(gpusync_queue_cancel_held(NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_failure(q, &(gpusync_error){.ticket = 0}), ERROR_INVALID_ARGUMENT); /* not sticky */
     refused(gpusync_queue_clear_failure(NULL, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT);
-    refused(gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT); /* not sticky */
+    refused(gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT); /* nor here */
     refused(gpusync_device_wait(NULL, 0, NULL), ERROR_INVALID_ARGUMENT);
     /* gpusync_queue_create */
     c.out = NULL;
@@ -868,7 +888,7 @@ on_stage_with(test_T4_a_discard_signals_nothing_and_withdraws_nothing, .queues =
     assert_ok(gpusync_command_buffer_discard(s->q[0], dropped));
     assert_int_equal(value_of(s->t[0]), 0);
     assert_false(job_is_over(&waits));
-    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)));
     finish_all(s);
     assert_ok(job_end(&waits));
     assert_int_equal(gpusync_in_flight(s->q[0]), 0);
@@ -939,7 +959,8 @@ on_stage_with(test_T2_the_marker_behind_a_buffer_waits_for_it_where_they_overlap
         assert_ok(gpusync_commit_marker(s->q[0], others, &behind));
         metal_wait_until_completed(softmetal_last_buffer(s->metal[0]));
         assert_int_not_equal(metal_status(others), 4);
-        assert_result(gpusync_wait(s->q[0], behind, MS(20), &(gpusync_wait_options){.handlers = true}), GPUSYNC_TIMEOUT);
+        assert_result(gpusync_wait(s->q[0], behind, MS(20), &(gpusync_wait_options){.handlers = true}),
+                      GPUSYNC_TIMEOUT);
         assert_false(gpusync_is_done(s->q[0], behind));
         softmetal_unhang(others);
         assert_result(gpusync_wait(s->q[0], behind, SECONDS(20), NULL), fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
@@ -964,28 +985,36 @@ on_stage(test_T2_the_marker_behind_a_buffer_that_succeeded_succeeds)
     assert_int_equal(softmetal_live("command_buffer"), live - 2);
 }
 
-on_stage_with(test_R6_a_marker_passes_held_work_and_its_end_is_told_alone, .timelines = 1)
+/* R30: its buffer goes to Metal at once, and its ticket ends in its turn, behind the held work, with its own result. */
+on_stage_with(test_R30_a_marker_passes_held_work_and_ends_in_its_turn, .timelines = 1)
 {
-    void *held = waiting(s->q[0], at(s->t[0], 1));
-    gpusync_ticket ordered = commit(s->q[0], held);
-    gpusync_ticket marker = 0;
-    note n = {0};
-    assert_ok(gpusync_commit_marker(s->q[0], NULL, &marker));
-    on_done(ticket_at(s->q[0], marker), &n);
-    assert_true(finish_next(s->q[0]));
-    assert_false(is_sent(held));
-    assert_ok(gpusync_poll(s->q[0], marker, NULL));
-    assert_ok(gpusync_wait(s->q[0], marker, GPUSYNC_FOREVER, NULL));
-    assert_noted(&n, GPUSYNC_OK);
-    assert_false(gpusync_is_done(s->q[0], marker)); /* late, for the work before it goes on */
-    assert_result(gpusync_poll(s->q[0], ordered, NULL), GPUSYNC_NOT_READY);
-    signal_value(s->t[0], 1);
-    finish_all(s);
-    assert_true(gpusync_is_done(s->q[0], marker));
+    for (unsigned fails = 0; fails < 2; fails++) {
+        void *held = waiting(s->q[0], at(s->t[0], fails + 1)), *others = foreign_buffer(s->q[0]);
+        gpusync_ticket ordered = commit(s->q[0], held), marker = 0;
+        note notes[2] = {0};
+        if (fails) softmetal_fail_as(others, SOFTMETAL_OUT_OF_MEMORY, NULL);
+        metal_commit(others);
+        assert_ok(gpusync_commit_marker(s->q[0], others, &marker));
+        on_done(ticket_at(s->q[0], marker), &notes[1]);
+        on_done(ticket_at(s->q[0], ordered), &notes[0]);
+        assert_true(is_sent(softmetal_last_buffer(s->metal[0]))); /* the marker's own */
+        finish_all(s);
+        assert_false(is_sent(held));
+        assert_result(gpusync_poll(s->q[0], marker, NULL), GPUSYNC_NOT_READY);
+        assert_result(gpusync_wait(s->q[0], marker, 0, NULL), GPUSYNC_TIMEOUT);
+        assert_int_equal(calls_of(&notes[1]) + failures_of(s->q[0]), 0);
+        signal_value(s->t[0], fails + 1);
+        finish_all(s);
+        assert_true(gpusync_is_done(s->q[0], marker));
+        assert_ok(gpusync_poll(s->q[0], ordered, NULL));
+        assert_noted(&notes[1], fails ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
+        assert_in_order(notes, 2);
+        metal_release(others);
+    }
 }
 
-/* Ordered work behind a marker does not wait for it, but is_done of that work does. */
-on_stage(test_R6_ordered_work_does_not_wait_for_a_marker)
+/* ... and so does ordered work behind it, which it does not hold. */
+on_stage(test_R30_work_behind_a_marker_goes_at_once_and_ends_in_its_turn)
 {
     void *slow = foreign_buffer(s->q[0]), *mine = new_buffer(s->q[0]);
     gpusync_ticket marker = 0;
@@ -993,108 +1022,96 @@ on_stage(test_R6_ordered_work_does_not_wait_for_a_marker)
     assert_ok(gpusync_commit_marker(s->q[0], slow, &marker));
     gpusync_ticket ticket = commit(s->q[0], mine);
     softmetal_finish(mine); /* shares nothing with the others, so Metal may run it first */
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-    assert_result(gpusync_poll(s->q[0], marker, NULL), GPUSYNC_NOT_READY);
-    assert_false(gpusync_is_done(s->q[0], ticket));
+    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
     finish_all(s);
-    assert_true(gpusync_is_done(s->q[0], ticket));
+    assert_ok(gpusync_poll(s->q[0], marker, NULL));
+    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
     metal_release(slow);
+}
+
+/* -- buffers that the program has enqueued ------------------------------------------------------------------------ */
+
+/* Metal runs them in the order in which they were enqueued; tickets count in that of the commits, and EVERYTHING covers
+   them. */
+on_stage(test_R34_enqueued_buffers_may_be_committed_in_any_order)
+{
+    void *buffers[3];
+    for (uint32_t i = 0; i < 3; i++) metal_enqueue(buffers[i] = marked(s, 0, i));
+    for (unsigned i = 3; i > 0; i--) assert_int_equal(commit(s->q[0], buffers[i - 1]), 4 - i);
+    softmetal_finish(buffers[0]); /* ticket 3 */
+    softmetal_finish(buffers[1]);
+    for (gpusync_ticket ticket = 1; ticket <= 3; ticket++)
+        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL), GPUSYNC_TIMEOUT);
+    finish_all(s);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
+    assert_marks(0, 1, 2);
 }
 
 /* -- room --------------------------------------------------------------------------------------------------------- */
 
-static void take_open(stage *s)
+enum way { OPEN, COMMITTED, SUBMITTED, MARKER };
+
+typedef struct taken {
+    const char *name;
+    unsigned places, buffers;
+    enum way way;
+    bool waits, signals, foreign; /* made by the program */
+    uint32_t flags;
+} taken;
+
+static void take_places(stage *s, const taken *row)
 {
-    (void)new_buffer(s->q[0]);
+    gpusync_point wait = at(s->t[0], 1), signal = at(s->t[1], 1);
+    void *buffers[2] = {NULL};
+    gpusync_submission submission = {.wait_points = &wait, .wait_count = row->waits, .command_buffers = buffers,
+                                     .command_buffer_count = row->buffers, .signal_points = &signal,
+                                     .signal_count = row->signals, .flags = row->flags};
+    for (unsigned i = 0; i < row->buffers; i++)
+        buffers[i] = row->foreign ? foreign_buffer(s->q[0]) : new_buffer(s->q[0]);
+    if (row->way < SUBMITTED && row->waits) encode_wait(s->q[0], buffers[0], wait); /* open from here on */
+    if (row->way == COMMITTED) commit(s->q[0], buffers[0]);
+    if (row->way == SUBMITTED) submit_at(s->q[0], &submission, __FILE__, __LINE__);
+    if (row->way == MARKER) assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
+    for (unsigned i = 0; i < row->buffers && row->foreign; i++) metal_release(buffers[i]);
 }
 
-static void take_sent(stage *s)
+/* On a Metal queue of gpusync's, and on one of the program's. */
+without_stage(test_R37_room_counts_command_buffers_and_work_without_any)
 {
-    commit_new(s->q[0]);
-}
-
-static void take_held(stage *s)
-{
-    commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
-}
-
-static void take_held_behind(stage *s) /* two: one that waits, and one in line */
-{
-    take_held(s);
-    commit_new(s->q[0]);
-}
-
-static void take_submission(stage *s) /* two buffers, one ticket */
-{
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])));
-}
-
-static void take_empty(stage *s) /* no buffer, one ticket */
-{
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-}
-
-static void take_empty_host_sync(stage *s)
-{
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-}
-
-static void take_marker(stage *s)
-{
-    assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
-}
-
-static void take_foreign(stage *s)
-{
-    void *buffer = foreign_buffer(s->q[0]);
-    commit(s->q[0], buffer);
-    metal_release(buffer);
-}
-
-static void take_foreign_submitted(stage *s)
-{
-    void *buffer = foreign_buffer(s->q[0]);
-    SUBMIT(s->q[0], BUFFERS(buffer));
-    metal_release(buffer);
-}
-
-static void take_foreign_open(stage *s) /* open from the first encode on */
-{
-    void *buffer = foreign_buffer(s->q[0]);
-    encode_wait(s->q[0], buffer, at(s->t[0], 1));
-    metal_release(buffer);
-}
-
-without_stage(test_R10_room_counts_command_buffers_and_tickets)
-{
-    static const struct {
-        const char *name;
-        void (*take)(stage *s);
-        unsigned places;
-    } rows[] = {
-        {"open", take_open, 1},
-        {"sent", take_sent, 1},
-        {"held", take_held, 1},
-        {"held behind held work", take_held_behind, 2},
-        {"a submission of two", take_submission, 2},
-        {"a submission without buffers", take_empty, 1},
-        {"the same, HOST_SYNC", take_empty_host_sync, 1},
-        {"a marker", take_marker, 1},
-        {"the program's own", take_foreign, 1},
-        {"the program's own, submitted", take_foreign_submitted, 1},
-        {"the program's own, open", take_foreign_open, 1},
+    static const taken rows[] = {
+        {"open", 1, 1, OPEN, .waits = false},
+        {"sent", 1, 1, COMMITTED, .waits = false},
+        {"held", 1, 1, COMMITTED, .waits = true},
+        {"a marker", 1, 0, MARKER, .waits = false},
+        {"the program's own", 1, 1, COMMITTED, .foreign = true},
+        {"the program's own, open", 1, 1, OPEN, .waits = true, .foreign = true},
+        {"the program's own, submitted", 2, 2, SUBMITTED, .foreign = true},
+        {"a submission of two", 2, 2, SUBMITTED, .waits = false},
+        {"without buffers", 1, 0, SUBMITTED, .waits = true, .signals = true},
+        {"without buffers, ON_GPU", 1, 0, SUBMITTED, .waits = true, .signals = true, .flags = GPUSYNC_SUBMIT_ON_GPU},
+        {"the host waits and signals", 1, 1, SUBMITTED, .waits = true, .signals = true},
+        {"the GPU waits", 2, 1, SUBMITTED, .waits = true, .flags = GPUSYNC_SUBMIT_ON_GPU},
+        {"the GPU waits, UNORDERED", 2, 1, SUBMITTED, .waits = true,
+         .flags = GPUSYNC_SUBMIT_ON_GPU | GPUSYNC_SUBMIT_UNORDERED},
+        {"the GPU signals", 1, 1, SUBMITTED, .signals = true, .flags = GPUSYNC_SUBMIT_ON_GPU},
     };
-    for (size_t i = 0; i < LENGTH(rows); i++) {
-        stage_desc desc = {.timelines = 1, .queue = {.max_command_buffer_count = ROOM}};
+    for (size_t i = 0; i < 2 * LENGTH(rows); i++) {
+        const taken *row = &rows[i / 2];
+        gpusync_queue_desc desc = {.max_command_buffer_count = ROOM};
         stage s;
-        stage_open(&s, &desc);
+        stage_open(&s, &(stage_desc){.timelines = 2, .no_queue = true});
+        desc.metal_queue = i % 2 ? metal_queue_new(s.metal_device, ROOM + 1) : NULL;
+        s.q[0] = queue_from(s.device, &desc);
+        s.metal[0] = i % 2 ? desc.metal_queue : metal_retain(gpusync_queue_metal(s.q[0]));
         assert_int_equal(room_of(s.q[0]), ROOM);
-        rows[i].take(&s);
+        take_places(&s, row);
         unsigned room = room_of(s.q[0]);
-        if (room != ROOM - rows[i].places) fail_msg("%s: room for %u of %u is left", rows[i].name, room, ROOM);
+        if (room != ROOM - row->places) fail_msg("%s: room for %u of %u is left", row->name, room, ROOM);
         signal_value(s.t[0], 1);
         finish_all(&s);
-        if (rows[i].take != take_open && rows[i].take != take_foreign_open) assert_int_equal(room_of(s.q[0]), ROOM);
+        if (row->way != OPEN) assert_int_equal(room_of(s.q[0]), ROOM);
         stage_close(&s);
     }
 }
@@ -1132,38 +1149,14 @@ on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL)
 }
 
 /* A limit of billions does not wrap around to a few. */
-on_stage_with(test_R10_a_huge_limit_is_no_small_one, .timelines = 2)
+on_stage(test_R10_a_huge_limit_is_no_small_one)
 {
     static const uint32_t limits[] = {UINT32_MAX, UINT32_MAX / 3 + 1, UINT32_MAX / 2, UINT32_MAX / 8 + 1};
     for (unsigned i = 0; i < LENGTH(limits); i++) {
         gpusync_queue_desc desc = {.max_command_buffer_count = limits[i]};
         gpusync_queue *queue = queue_from(s->device, &desc);
-        void *metal = metal_retain(gpusync_queue_metal(queue));
         assert_int_equal(room_of(queue), 64); /* as many as it tries */
-        for (unsigned k = 0; k < 4; k++)
-            SUBMIT(queue, WAITS(at(s->t[0], i + 1)), BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[1], 4 * i + k + 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-        signal_value(s->t[0], i + 1);
-        while (finish_next_of(metal)) {}
-        assert_ok(gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL));
-        assert_int_equal(value_of(s->t[1]), 4 * i + 4);
         assert_ok(gpusync_queue_destroy(queue));
-        metal_release(metal);
-    }
-}
-
-/* The buffers of a submission that is refused are open as before, and keep their places until their own end. */
-on_stage_with(test_R10_a_refused_submission_costs_no_place, .timelines = 1, FULL)
-{
-    for (unsigned i = 0; i < 3; i++) {
-        void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
-        encode_signal(s->q[0], buffers[1], at(s->t[0], 2 * i + 1));
-        signal_value(s->t[0], 2 * i + 1);
-        assert_result(TRY_SUBMIT(s->q[0], NULL, BUFFERS(buffers[0], buffers[1])), GPUSYNC_ERROR_NOT_RISING);
-        assert_int_equal(room_of(s->q[0]), ROOM - 2);
-        commit(s->q[0], buffers[0]);
-        assert_ok(gpusync_command_buffer_discard(s->q[0], buffers[1]));
-        finish_all(s);
-        assert_int_equal(room_of(s->q[0]), ROOM);
     }
 }
 
@@ -1190,9 +1183,9 @@ on_stage_with(test_R10_the_place_is_there_when_a_callback_runs, FULL,
 }
 
 /* The program's own buffers never wait, and are counted. */
-on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, FULL)
+on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, .timelines = 2, FULL)
 {
-    for (unsigned i = 0; i < 2 * ROOM; i++) take_foreign(s);
+    for (unsigned i = 0; i < 2 * ROOM; i++) take_places(s, &(taken){"own", 1, 1, COMMITTED, .foreign = true});
     assert_int_equal(gpusync_in_flight(s->q[0]), 2 * ROOM);
     assert_int_equal(kit_now().parks, 0);
     for (unsigned i = 0; i < 2 * ROOM; i++) {
@@ -1200,87 +1193,6 @@ on_stage_with(test_R10_buffers_of_the_program_may_exceed_the_limit, FULL)
         assert_true(finish_next(s->q[0]));
     }
     assert_int_equal(room_of(s->q[0]), ROOM);
-}
-
-/* On a Metal queue of the program's the buffers that gpusync makes count, too. The limit is 4, and some are open. */
-without_stage(test_R10_gpusyncs_own_buffers_count_on_a_queue_of_the_program)
-{
-    static const struct {
-        const char *name;
-        bool waits, signals, empty;
-        uint32_t flags;
-        unsigned open; /* with the one that is submitted */
-        bool fits;
-    } rows[] = {
-        {"plain", false, false, false, 0, 4, true},
-        {"host waits and signals", true, true, false, 0, 4, true},
-        {"none for the signal", false, true, false, 0, 4, true},
-        {"one for the wait", true, false, false, 0, 4, false},
-        {"one for the wait", true, false, false, 0, 3, true},
-        {"one for the wait, none for the signal", true, true, false, 0, 4, false},
-        {"one for the wait, none for the signal", true, true, false, 0, 3, true},
-        {"without buffers, a signal", false, true, true, 0, 4, false},
-        {"without buffers, a signal", false, true, true, 0, 3, true},
-        {"without buffers, both", true, true, true, 0, 4, false},
-        {"without buffers, both", true, true, true, 0, 3, true},
-        {"without buffers or points", false, false, true, 0, 4, false},
-        {"without buffers or points", false, false, true, 0, 3, true},
-    };
-    for (size_t i = 0; i < LENGTH(rows); i++) {
-        stage_desc desc = {.timelines = 2};
-        gpusync_ticket ticket = OLDER;
-        void *buffers[4] = {NULL};
-        void *submitted[1];
-        stage s;
-        stage_open(&s, &desc);
-        own_queue(&s, 5, 4);
-        SUBMIT(s.q[0], BUFFERS(new_buffer(s.q[0])), SIGNALS(at(s.t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-        for (unsigned k = 0; k < rows[i].open; k++) buffers[k] = new_buffer(s.q[1]);
-        gpusync_point wait = at(s.t[0], 1); /* on the GPU: the signal is sent */
-                      gpusync_point signal = at(s.t[1], 1);
-        submitted[0] = buffers[0];
-        gpusync_submission submission = {.wait_points = &wait, .wait_count = rows[i].waits, .signal_points = &signal,
-                                         .signal_count = rows[i].signals, .command_buffers = submitted,
-                                         .command_buffer_count = !rows[i].empty, .flags = rows[i].flags};
-        gpusync_result result = gpusync_submit(s.q[1], &submission, &ticket);
-        if (result != (rows[i].fits ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL))
-            fail_msg("%s, %u open: %s", rows[i].name, rows[i].open, gpusync_result_string(result));
-        if (!rows[i].fits) assert_int_equal(ticket, OLDER);
-        else assert_int_equal(has_room(s.q[1]), !gpusync_in_flight(s.q[1])); /* it takes the rest, until it ends */
-        finish_all(&s);
-        assert_ok(gpusync_poll(s.q[1], GPUSYNC_EVERYTHING, NULL));
-        if (rows[i].fits && rows[i].signals) assert_int_equal(value_of(s.t[1]), 1);
-        for (unsigned k = rows[i].fits && !rows[i].empty ? 1 : 0; k < rows[i].open; k++)
-            assert_ok(gpusync_command_buffer_discard(s.q[1], buffers[k]));
-        assert_int_equal(room_of(s.q[1]), 4);
-        stage_close(&s);
-    }
-}
-
-/* Barriers without buffers: on a queue that gpusync made each is one ticket, and one place. On the program's a barrier
-   with a wait and a signal may take two. */
-on_stage_with(test_R10_barriers_without_buffers_take_a_place_each, .timelines = 3,
-              .queue = {.max_command_buffer_count = 8})
-{
-    unsigned count[2] = {0, 0};
-    gpusync_ticket ticket;
-    own_queue(s, 9, 8);
-    for (unsigned i = 0; i < 2; i++) {
-        gpusync_result result;
-        do {
-            result = TRY_SUBMIT(s->q[i], &ticket, WAITS(at(s->t[0], 1)), SIGNALS(at(s->t[1 + i], count[i] + 1)));
-            if (result == GPUSYNC_OK) count[i]++;
-        } while (result == GPUSYNC_OK);
-        assert_result(result, GPUSYNC_ERROR_QUEUE_FULL);
-    }
-    assert_int_equal(count[0], 8);
-    assert_in_range(count[1], 4, 8);
-    signal_value(s->t[0], 1);
-    finish_all(s);
-    for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(value_of(s->t[1 + i]), count[i]);
-        assert_int_equal(room_of(s->q[i]), 8);
-    }
 }
 
 static gpusync_result marker_of(void *queue)
@@ -1364,11 +1276,12 @@ static stage *refilled;
 static void submit_in_the_handler(void *user, gpusync_log_level level, const char *text)
 {
     stage *s = refilled;
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)),
+           .flags = GPUSYNC_SUBMIT_ON_GPU);
 }
 
 on_stage_with(test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submission, .timelines = 2,
-              .queue = {.max_command_buffer_count = 1}, .device = {.log = submit_in_the_handler})
+              .queue = {.max_command_buffer_count = 2}, .device = {.log = submit_in_the_handler})
 {
     refilled = s;
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
@@ -1376,66 +1289,4 @@ on_stage_with(test_R10_in_a_handler_there_is_a_place_in_metal_for_all_of_a_submi
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_int_equal(value_of(s->t[1]), 1);
-}
-
-/* -- threads that wait for room ----------------------------------------------------------------------------------- */
-
-enum { ENCODERS = 8 };
-
-/* Each place wakes one thread, the one that came first; none that comes later gets in before it. */
-on_stage_with(test_R10_each_place_wakes_one_thread_in_the_order_of_arrival, FULL)
-{
-    job jobs[ENCODERS] = {0};
-    for (unsigned i = 0; i < ROOM; i++) take_sent(s);
-    for (unsigned i = 0; i < ENCODERS; i++) {
-        job_buffer(&jobs[i], s->q[0], GPUSYNC_FOREVER);
-        await_parked(i + 1);
-    }
-    for (unsigned i = 0; i < ENCODERS; i++) {
-        unsigned long unparks = kit_now().unparks;
-        if (i < ROOM) assert_true(finish_next(s->q[0]));
-        else assert_ok(gpusync_command_buffer_discard(s->q[0], jobs[i - ROOM].buffer));
-        assert_false(has_room(s->q[0])); /* the place is the thread's, before it runs */
-        assert_ok(job_end(&jobs[i]));
-        assert_non_null(jobs[i].buffer);
-        assert_int_equal(kit_now().unparks, unparks + 1);
-        for (unsigned k = i + 1; k < ENCODERS; k++) assert_false(job_is_over(&jobs[k]));
-    }
-}
-
-/* Nothing but the program can make room where Metal has no work: FOREVER would be for ever, and so would a limit behind
-   all that the clock can say. A limit stays a limit. */
-on_stage_with(test_R10_T10_where_nothing_can_make_room_forever_ends_after_a_second, .queues = 4, .timelines = 1, FULL)
-{
-    uint64_t began = gpusync_now_ns();
-    job jobs[4] = {0};
-    for (unsigned i = 0; i < ROOM; i++) {
-        (void)new_buffer(s->q[0]);
-        commit(s->q[1], waiting(s->q[1], at(s->t[0], 1)));
-        SUBMIT(s->q[2], WAITS(at(s->t[0], 1)));
-        if (i % 2) (void)new_buffer(s->q[3]);
-        else commit(s->q[3], waiting(s->q[3], at(s->t[0], 1)));
-    }
-    for (unsigned i = 0; i < 4; i++) job_buffer(&jobs[i], s->q[i], i == 3 ? MS(1300) : GPUSYNC_FOREVER - i % 2 * began);
-    for (unsigned i = 0; i < 3; i++) {
-        assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_QUEUE_FULL);
-        assert_true(gpusync_now_ns() - began >= SECONDS(1));
-    }
-    assert_result(job_end(&jobs[3]), GPUSYNC_TIMEOUT);
-    assert_true(gpusync_now_ns() - began >= MS(1300));
-    for (unsigned i = 0; i < 4; i++) assert_null(jobs[i].buffer);
-}
-
-/* The parks of a wait grow from 50 ms to 400: the seventh begins 1.5 s after the first, so the second has passed. */
-on_stage_with(test_R10_work_of_any_queue_that_metal_has_may_make_room, .queues = 2, FULL)
-{
-    void *open[ROOM];
-    job waits = {0};
-    for (unsigned i = 0; i < ROOM; i++) open[i] = new_buffer(s->q[0]);
-    commit_new(s->q[1]);
-    job_buffer(&waits, s->q[0], GPUSYNC_FOREVER);
-    await_parks(7);
-    assert_false(job_is_over(&waits));
-    assert_ok(gpusync_command_buffer_discard(s->q[0], open[0]));
-    assert_ok(job_end(&waits));
 }

@@ -345,16 +345,19 @@ on_stage_with(test_R15_no_buffer_leaves_no_descriptor, asking)
     assert_int_equal(softmetal_live("descriptor"), 0);
 }
 
-/* The developer's handler, wherever it hears of the failure, and of what came of it, names the pass. */
-on_stage_with(test_R15_every_report_of_a_failure_has_its_encoder, .queues = 2, .timelines = 2, asking)
+/* The developer's handler, wherever it hears of the failure, and of what came of it, names the pass: what waits for it,
+   and what it takes with it as it sticks. */
+on_stage_with(test_R15_every_report_of_a_failure_has_its_encoder, .queues = 2, .timelines = 2,
+              .queue = {.encoder_status = true, .sticky_failure = true})
 {
     void *buffer = three_passes(s->q[0]);
     note notes[3] = {0};
     gpusync_error error;
     gpusync_wait_options options = {.error = &error};
-    gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket failed = SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 1)));
     gpusync_ticket inherits =
-        SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], failed)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 1)));
+    commit_new(s->q[0]); /* sent behind it */
     on_done(ticket_at(s->q[0], failed), &notes[0]);
     on_done(at(s->t[0], 1), &notes[1]);
     on_done(ticket_at(s->q[1], inherits), &notes[2]);
@@ -376,31 +379,11 @@ on_stage_with(test_R15_every_report_of_a_failure_has_its_encoder, .queues = 2, .
         assert_result(result, GPUSYNC_ERROR_EXECUTION);
         assert_string_equal(error.encoder, "lights");
     }
-    for (unsigned i = 0; i < 2; i++) {
-        error = failure_at(s->q[i], 0);
-        assert_int_equal(error.inherited, i);
+    for (unsigned i = 0; i < 3; i++) {
+        error = failure_at(s->q[i / 2], i % 2);
+        assert_int_equal(error.inherited, i > 0);
         assert_string_equal(error.encoder, "lights");
     }
-}
-
-/* A failure sticks: what is refused behind it has the encoder of the first. */
-on_stage_with(test_R15_what_a_failure_that_sticks_takes_with_it_has_its_encoder, .timelines = 2, asking,
-              .queue.sticky_failure = true)
-{
-    gpusync_error error;
-    gpusync_wait_options options = {.error = &error};
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(three_passes(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    signal_value(s->t[0], 1);
-    finish_all(s);
-    assert_result(gpusync_timeline_wait(s->t[1], 1, 0, &options), GPUSYNC_ERROR_EXECUTION);
-    assert_string_equal(error.encoder, "lights");
-    assert_true(failures_of(s->q[0]) >= 2);
-    for (unsigned i = 0; i < failures_of(s->q[0]); i++) {
-        error = failure_at(s->q[0], i);
-        assert_string_equal(error.encoder, "lights");
-    }
-    gpusync_queue_clear_failure(s->q[0], GPUSYNC_EVERYTHING);
 }
 
 /* What never ran, or was not Metal's failure, has no encoder; and a failure does not get that of the one before it. */
@@ -408,7 +391,7 @@ on_stage_with(test_R15_failures_of_gpusyncs_own_have_no_encoder, .timelines = 1,
 {
     commit(s->q[0], three_passes(s->q[0]));
     finish_all(s);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
     finish_all(s);
     gpusync_error error = failure_at(s->q[0], 1);
@@ -455,7 +438,7 @@ on_stage(test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to_en
         assert_int_equal(strlen(error.encoder), rows[i].told);
         for (unsigned k = 0; k < rows[i].told; k++)
             assert_int_equal((unsigned char)error.encoder[k], rows[i].byte == 'x' ? 'x' : k % 2 ? 0xA9 : 0xC3);
-        SUBMIT(s->q[0], WAITS(at(timeline, 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        SUBMIT(s->q[0], WAITS(at(timeline, 1)), BUFFERS(new_buffer(s->q[0])));
         finish_all(s);
         assert_string_equal(failure_at(s->q[0], i).encoder, error.encoder); /* what waits for it inherits it */
         assert_true(failure_at(s->q[0], i).inherited);

@@ -668,7 +668,7 @@ static void body_wait_for_a_callback(fiber *f)
 {
     stage *s = &f->home->stage;
     assert_ok(gpusync_on_done(ticket_at(s->q[0], commit_new(s->q[0])), signal_in_callback, s->t[0]));
-    f->ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    f->ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])));
     f->result = gpusync_wait(s->q[1], f->ticket, GPUSYNC_FOREVER, NULL);
 }
 
@@ -731,8 +731,7 @@ static void use_everything(void)
     void *pool = metal_pool_push();
     must(gpusync_command_buffer_create(nosy.q, NULL, 0, &buffer) == GPUSYNC_OK, "a buffer in a hook");
     must(gpusync_command_buffer_discard(nosy.q, buffer) == GPUSYNC_OK, "a discard in a hook");
-    must(gpusync_submit(nosy.q, &(gpusync_submission){.flags = 0}, &ticket) == GPUSYNC_OK,
-         "a submission in a hook");
+    must(TRY_SUBMIT(nosy.q, &ticket, .label = "empty") == GPUSYNC_OK, "a submission in a hook");
     must(gpusync_poll(nosy.q, ticket, NULL) >= 0, "a poll in a hook");
     must(gpusync_wait(nosy.q, ticket, 0, NULL) >= 0, "a wait without time in a hook");
     must(gpusync_queue_next_error(nosy.q, &cursor, &error) == GPUSYNC_NOT_READY, "next_error in a hook");

@@ -119,7 +119,7 @@ on_stage(test_marks_tell_what_the_gpu_ran)
 on_stage_with(test_held_work_is_not_sent, .queues = 2, .timelines = 2)
 {
     void *buffer = new_buffer(s->q[1]);
-    gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffer), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(buffer), SIGNALS(at(s->t[1], 1)));
     assert_false(is_sent(buffer));
     finish_all(s);
     assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_NOT_READY);

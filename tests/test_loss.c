@@ -11,6 +11,7 @@
 #define by_hand(parking) {.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .hooks = &(parking)}
 
 static uint64_t lost_at;
+static gpusync_error loss; /* the failure that told of it */
 
 static void lose_device(stage *s)
 {
@@ -19,37 +20,46 @@ static void lose_device(stage *s)
     assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
     assert_true(gpusync_device_is_lost(s->device));
     lost_at = GET(&still_now);
+    loss = failure_at(s->q[1], 0);
+}
+
+/* R38: whoever is told of the loss is told why. */
+static void assert_is_loss(const gpusync_error *error)
+{
+    assert_result(error->result, GPUSYNC_ERROR_DEVICE_LOST);
+    assert_int_equal(error->failure, GPUSYNC_FAILURE_ACCESS_REVOKED);
+    assert_int_equal(error->code, loss.code);
+    assert_true(loss.domain[0] && loss.message[0]);
+    assert_string_equal(error->domain, loss.domain);
+    assert_string_equal(error->message, loss.message);
+    assert_false(error->transient);
 }
 
 /* -- what loses a device ------------------------------------------------------------------------------------------ */
 
 /* By which failures, R14 tells: test_failures. */
 
-/* Metal often tells of the loss in the second place: one buffer faults, and what comes behind it is ignored. */
-static void lose_in_the_second_place(stage *s, bool lost_handlers)
+/* Metal often tells of the loss in the second place: one buffer faults, and what comes behind it is ignored. A look
+   finds it, too. */
+without_stage(test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device)
 {
-    void *first = new_buffer(s->q[0]), *second = new_buffer(s->q[0]);
-    softmetal_fail_as(first, SOFTMETAL_PAGE_FAULT, NULL);
-    softmetal_fail_as(second, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
-    if (lost_handlers)
-        softmetal_lose_handlers(second);
-    SUBMIT(s->q[0], BUFFERS(first, second));
-    finish_all(s);
-    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(failure_at(s->q[0], 0).failure, GPUSYNC_FAILURE_PAGE_FAULT);
-    assert_true(gpusync_device_is_lost(s->device));
-    assert_true(log_has(GPUSYNC_LOG_ERROR, "page fault") && log_has(GPUSYNC_LOG_ERROR, "the device is lost"));
-    assert_int_equal(kit_now().log_lines, 2);
-}
-
-on_stage(test_T6_a_loss_behind_another_failure_of_the_same_ticket_loses_the_device)
-{
-    lose_in_the_second_place(s, false);
-}
-
-on_stage(test_T6_a_look_finds_the_loss_behind_another_failure)
-{
-    lose_in_the_second_place(s, true);
+    for (unsigned lost_handlers = 0; lost_handlers < 2; lost_handlers++) {
+        stage s;
+        stage_open(&s, &(stage_desc){0});
+        void *first = new_buffer(s.q[0]), *second = new_buffer(s.q[0]);
+        softmetal_fail_as(first, SOFTMETAL_PAGE_FAULT, NULL);
+        softmetal_fail_as(second, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+        if (lost_handlers)
+            softmetal_lose_handlers(second);
+        SUBMIT(s.q[0], BUFFERS(first, second));
+        finish_all(&s);
+        assert_result(gpusync_poll(s.q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(failure_at(s.q[0], 0).failure, GPUSYNC_FAILURE_PAGE_FAULT);
+        assert_true(gpusync_device_is_lost(s.device));
+        assert_true(log_has(GPUSYNC_LOG_ERROR, "page fault") && log_has(GPUSYNC_LOG_ERROR, "the device is lost"));
+        assert_int_equal(kit_now().log_lines, 2);
+        stage_close(&s);
+    }
 }
 
 on_stage(test_T6_a_removed_device_is_lost)
@@ -178,18 +188,21 @@ on_stage_with(test_T6_a_value_that_comes_after_the_second_is_reached, .queues = 
 
 /* -- the second --------------------------------------------------------------------------------------------------- */
 
+static gpusync_error told;
+static const gpusync_wait_options telling = {.error = &told};
+
 static gpusync_result ask_poll(stage *s) { return gpusync_poll(s->q[0], 1, NULL); }
 static gpusync_result ask_poll_all(stage *s) { return gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL); }
-static gpusync_result ask_wait(stage *s) { return gpusync_wait(s->q[0], 1, 0, NULL); }
-static gpusync_result ask_wait_all(stage *s) { return gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL); }
-static gpusync_result ask_value(stage *s) { return gpusync_timeline_wait(s->t[0], 1, 0, NULL); }
+static gpusync_result ask_wait(stage *s) { return gpusync_wait(s->q[0], 1, 0, &telling); }
+static gpusync_result ask_wait_all(stage *s) { return gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, &telling); }
+static gpusync_result ask_value(stage *s) { return gpusync_timeline_wait(s->t[0], 1, 0, &telling); }
 
 static gpusync_result ask_many(stage *s, gpusync_wait_for how)
 {
     const gpusync_point points[] = {ticket_at(s->q[1], 0), ticket_at(s->q[0], 1), at(s->t[0], 1)};
     size_t which = 99;
     gpusync_result result = gpusync_wait_many(how == GPUSYNC_WAIT_ANY ? points + 1 : points,
-                                              how == GPUSYNC_WAIT_ANY ? 2 : 3, how, 0, NULL, &which);
+                                              how == GPUSYNC_WAIT_ANY ? 2 : 3, how, 0, &telling, &which);
     assert_int_equal(which, result == GPUSYNC_ERROR_DEVICE_LOST ? how != GPUSYNC_WAIT_ANY
                             : how == GPUSYNC_WAIT_ANY           ? 2
                                                                 : 3);
@@ -203,12 +216,12 @@ static gpusync_result ask_all_or_failure(stage *s) { return ask_many(s, GPUSYNC_
 /* The device's own: the culprit's failure is told first, so that what is left is the work that hangs. */
 static gpusync_result ask_device(stage *s)
 {
-    gpusync_result told = gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, 0, NULL);
-    assert_true(told == GPUSYNC_ERROR_EXECUTION || told == GPUSYNC_OK);
-    return gpusync_device_wait(s->device, 0, NULL);
+    gpusync_result first = gpusync_wait(s->q[1], GPUSYNC_EVERYTHING, 0, NULL);
+    assert_true(first == GPUSYNC_ERROR_EXECUTION || first == GPUSYNC_OK);
+    return gpusync_device_wait(s->device, 0, &telling);
 }
 
-on_stage_with(test_T6_waits_and_polls_tell_of_the_loss_after_a_second, .queues = 2, .timelines = 1)
+on_stage_with(test_T6_R38_waits_and_polls_tell_of_the_loss_after_a_second, .queues = 2, .timelines = 1)
 {
     static const struct {
         gpusync_result (*ask)(stage *s);
@@ -227,8 +240,12 @@ on_stage_with(test_T6_waits_and_polls_tell_of_the_loss_after_a_second, .queues =
     for (size_t i = 0; i < LENGTH(rows); i++)
         assert_result(rows[i].ask(s), rows[i].before);
     pass(1);
-    for (size_t i = 0; i < LENGTH(rows); i++)
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        memset(&told, 0, sizeof told);
         assert_result(rows[i].ask(s), GPUSYNC_ERROR_DEVICE_LOST);
+        if (rows[i].before == GPUSYNC_TIMEOUT)
+            assert_is_loss(&told);
+    }
     assert_false(gpusync_is_done(s->q[0], 1));
     assert_int_equal(gpusync_in_flight(s->q[0]), 1);
     assert_int_equal(failures_of(s->q[0]), 0);
@@ -278,9 +295,10 @@ on_stage_with(test_T6_waits_that_sleep_end_after_a_second, .queues = 2, .timelin
         assert_false(job_is_over(&jobs[i]));
     pass(1);
     end_parks();
-    for (size_t i = 0; i < SLEEPERS - 1; i++)
+    for (size_t i = 0; i < SLEEPERS - 1; i++) {
         assert_result(job_end(&jobs[i]), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(jobs[0].error.result, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_is_loss(&jobs[i].error);
+    }
 }
 
 /* Alone: nothing but its own slices has it look. */
@@ -332,20 +350,28 @@ on_stage_with(test_T6_a_limit_before_the_second_is_a_timeout, .queues = 2, .devi
 
 /* -- held work ---------------------------------------------------------------------------------------------------- */
 
-static void expect_lost_unsent(stage *s, unsigned record, gpusync_ticket ticket)
+static void expect_lost_unsent(const gpusync_error *error, const char *label)
+{
+    assert_is_loss(error);
+    assert_false(error->ran || error->in_use || error->inherited);
+    assert_string_equal(error->label, label);
+    assert_string_equal(error->queue_label, "first");
+}
+
+/* That of a record, of this ticket. */
+static void expect_record_lost_unsent(stage *s, unsigned record, gpusync_ticket ticket, const char *label)
 {
     gpusync_error error = failure_at(s->q[0], record);
     assert_int_equal(error.ticket, ticket);
-    assert_int_equal(error.result, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_false(error.ran);
+    expect_lost_unsent(&error, label);
 }
 
 /* With nothing before it, its turn is at the loss; what it waited for comes too late then. */
-on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
+on_stage_with(test_T6_R38_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
 {
     void *buffers[2] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
     note notes[2] = {0};
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(buffers[0]), SIGNALS(at(s->t[1], 1)), .label = "blur");
     commit(s->q[0], buffers[1]);
     on_done(ticket_at(s->q[0], 1), &notes[0]);
     on_done(ticket_at(s->q[0], 2), &notes[1]);
@@ -355,36 +381,41 @@ on_stage_with(test_T6_held_work_ends_with_the_loss, .queues = 2, .timelines = 2)
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
-    expect_lost_unsent(s, 0, 1);
-    expect_lost_unsent(s, 1, 2);
-    assert_failed(s->t[1], GPUSYNC_ERROR_DEVICE_LOST);
+    expect_record_lost_unsent(s, 0, 1, "blur");
+    expect_record_lost_unsent(s, 1, 2, "");
+    assert_result(gpusync_timeline_query(s->t[1], &(uint64_t){0}, &told), GPUSYNC_ERROR_DEVICE_LOST);
+    assert_is_loss(&told);
     run_callbacks(s);
-    assert_noted(&notes[0], GPUSYNC_ERROR_DEVICE_LOST);
-    assert_noted(&notes[1], GPUSYNC_ERROR_DEVICE_LOST);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_noted(&notes[i], GPUSYNC_ERROR_DEVICE_LOST);
+        expect_lost_unsent(&notes[i].error, i ? "" : "blur");
+    }
     assert_false(is_sent(buffers[0]) || is_sent(buffers[1]));
     metal_release(buffers[0]);
     metal_release(buffers[1]);
 }
 
 /* Behind work that hangs its turn has not come; but what it ends with is decided. UNORDERED work has no turn. */
-on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1)
+on_stage_with(test_T6_R30_held_work_behind_work_that_metal_has_ends_in_its_turn, .queues = 2, .timelines = 1)
 {
     note notes[3] = {0};
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
     on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)))), &notes[1]);
-    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED)), &notes[2]);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .label = "loose", .on_complete = remember, .user = &notes[2],
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
     lose_device(s);
     assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_NOT_READY);
-    assert_result(gpusync_poll(s->q[0], 3, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    expect_lost_unsent(s, 0, 3);
+    expect_record_lost_unsent(s, 0, 0, "loose");
+    assert_int_equal(gpusync_in_flight(s->q[0]), 2);
     run_callbacks(s);
     assert_noted(&notes[2], GPUSYNC_ERROR_DEVICE_LOST);
+    expect_lost_unsent(&notes[2].error, "loose");
     assert_int_equal(calls_of(&notes[1]), 0);
     signal_value(s->t[0], 1);
     finish_next(s->q[0]);
     assert_ok(gpusync_poll(s->q[0], 1, NULL));
     assert_result(gpusync_poll(s->q[0], 2, NULL), GPUSYNC_ERROR_DEVICE_LOST);
-    expect_lost_unsent(s, 1, 2);
+    expect_record_lost_unsent(s, 1, 2, "");
     run_callbacks(s);
     assert_noted(&notes[0], GPUSYNC_OK);
     assert_noted(&notes[1], GPUSYNC_ERROR_DEVICE_LOST);
@@ -393,60 +424,60 @@ on_stage_with(test_T6_held_work_behind_work_that_metal_has_ends_in_its_turn, .qu
 
 /* -- destroy ------------------------------------------------------------------------------------------------------ */
 
-typedef struct witness {
+static struct {
     gpusync_queue *queue;
-    bool done; /* was ticket 1, in the callback? */
-    note n;
-} witness;
+    bool done; /* was ticket 1, in its callback? */
+    note sent, loose, held;
+    void *object;
+} hung;
 
-static void witness_end(void *user, gpusync_result result, const gpusync_error *error)
+static void note_sent(void *user, gpusync_result result, const gpusync_error *error)
 {
-    witness *w = (witness *)user;
-    w->done = gpusync_is_done(w->queue, 1);
-    remember(&w->n, result, error);
+    hung.done = gpusync_is_done(hung.queue, 1);
+    remember(&hung.sent, result, error);
 }
 
-/* Ticket 1 is Metal's and signals t[0], and t[1], which is order_only. Ticket 2 is held. */
-static void *hang(stage *s, witness *sent, note *held)
+/* Ticket 1 is Metal's and signals t[0], and t[1], which is order_only; UNORDERED work is Metal's; ticket 2 is held. */
+static void hang(stage *s)
 {
+    const gpusync_timeline_desc order_only = {.order_only = true};
     void *buffer = new_buffer(s->q[0]);
-    void *object = metal_buffer_new(s->metal_device, 16);
+    memset(&hung, 0, sizeof hung);
+    hung.queue = s->q[0];
+    hung.object = metal_buffer_new(s->metal_device, 16);
+    assert_ok(gpusync_timeline_destroy(s->t[1]));
+    s->t[1] = timeline_from(s->device, &order_only);
     encode_signal(s->q[0], buffer, at(s->t[0], 1));
     encode_signal(s->q[0], buffer, at(s->t[1], 1));
     commit(s->q[0], buffer);
-    SUBMIT(s->q[0], WAITS(at(s->t[2], 1)));
-    sent->queue = s->q[0];
-    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), witness_end, sent));
-    assert_ok(gpusync_release_after(s->q[0], 1, object));
-    on_done(ticket_at(s->q[0], 2), held);
-    return object;
+    SUBMIT(s->q[0], WAITS(at(s->t[2], 1)), .on_complete = remember, .user = &hung.held);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .on_complete = remember, .user = &hung.loose,
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 1), note_sent, NULL));
+    assert_ok(gpusync_release_after(s->q[0], 1, hung.object));
 }
 
-/* The one reference of gpusync's stays: the GPU may still use the object. */
-static void expect_given_up(stage *s, witness *sent, note *held, void *object)
+/* The one reference of gpusync's stays: the GPU may still use the object. Callbacks learn that it may (R30). */
+static void expect_given_up(stage *s)
 {
-    assert_noted(&sent->n, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_noted(held, GPUSYNC_ERROR_DEVICE_LOST);
-    assert_true(sent->n.order < held->order);
-    assert_true(sent->n.error.ran);
-    assert_false(held->error.ran);
-    assert_false(sent->done);
-    assert_failed(s->t[0], GPUSYNC_ERROR_DEVICE_LOST);
-    assert_failed(s->t[1], GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(softmetal_retain_count(object), 2);
+    note *sent[] = {&hung.sent, &hung.loose};
+    for (unsigned i = 0; i < 2; i++) {
+        assert_noted(sent[i], GPUSYNC_ERROR_DEVICE_LOST);
+        assert_is_loss(&sent[i]->error);
+        assert_true(sent[i]->error.ran && sent[i]->error.in_use);
+        assert_failed(s->t[i], GPUSYNC_ERROR_DEVICE_LOST);
+    }
+    assert_noted(&hung.held, GPUSYNC_ERROR_DEVICE_LOST);
+    expect_lost_unsent(&hung.held.error, "");
+    assert_true(hung.sent.order < hung.held.order);
+    assert_false(hung.done);
+    assert_int_equal(softmetal_retain_count(hung.object), 2);
     finish_all(s); /* the GPU goes on, and no callback comes a second time */
     settle(s);
-    assert_int_equal(calls_of(&sent->n), 1);
-    assert_int_equal(softmetal_retain_count(object), 2);
-    metal_release(object);
-    metal_release(object);
-}
-
-static void order_only(stage *s)
-{
-    const gpusync_timeline_desc desc = {.order_only = true};
-    assert_ok(gpusync_timeline_destroy(s->t[1]));
-    assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[1]));
+    assert_int_equal(calls_of(&hung.sent), 1);
+    assert_int_equal(softmetal_retain_count(hung.object), 2);
+    metal_release(hung.object);
+    metal_release(hung.object);
 }
 
 static gpusync_result destroy(stage *s, int i)
@@ -456,32 +487,30 @@ static gpusync_result destroy(stage *s, int i)
     return gpusync_queue_destroy(queue);
 }
 
-on_stage_with(test_T6_destroy_gives_up_after_a_second, .queues = 2, .timelines = 3, .device = by_hand(passing_hooks))
+/* Destroy waits until the second is over; an abandon does not. */
+without_stage(test_T6_destroy_gives_up_after_a_second_and_abandon_at_once)
 {
-    witness sent = {0};
-    note held = {0};
-    order_only(s);
-    void *object = hang(s, &sent, &held);
-    lose_device(s);
-    assert_result(destroy(s, 0), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_in_range(GET(&still_now) - lost_at, SECOND, SECOND + SLICE);
-    assert_true(pthread_equal(sent.n.thread, pthread_self()));
-    expect_given_up(s, &sent, &held, object);
-}
-
-on_stage_with(test_T6_destroy_gives_up_at_once_behind_the_second, .queues = 2, .timelines = 3,
-              .device = by_hand(passing_hooks))
-{
-    witness sent = {0};
-    note held = {0};
-    order_only(s);
-    void *object = hang(s, &sent, &held);
-    lose_device(s);
-    pass(SECOND);
-    while_parked(NULL, NULL);
-    assert_result(destroy(s, 0), GPUSYNC_ERROR_DEVICE_LOST);
-    assert_int_equal(passing.parks, 0);
-    expect_given_up(s, &sent, &held, object);
+    enum { DESTROY, DESTROY_BEHIND_THE_SECOND, ABANDON, WAYS };
+    for (unsigned way = DESTROY; way < WAYS; way++) {
+        stage s;
+        stage_open(&s, &(stage_desc){.queues = 2, .timelines = 3, .device = by_hand(passing_hooks)});
+        gpusync_queue *queue = s.q[0];
+        hang(&s);
+        lose_device(&s);
+        pass(way == DESTROY_BEHIND_THE_SECOND ? SECOND : 0);
+        while_parked(NULL, NULL);
+        s.q[0] = NULL;
+        if (way == ABANDON)
+            assert_ok(gpusync_queue_abandon(queue));
+        else
+            assert_result(gpusync_queue_destroy(queue), GPUSYNC_ERROR_DEVICE_LOST);
+        uint64_t passed = GET(&still_now) - lost_at;
+        assert_in_range(passed, way == ABANDON ? 0 : SECOND, way == ABANDON ? 0 : SECOND + SLICE);
+        assert_true(way == DESTROY || !passing.parks);
+        assert_true(pthread_equal(hung.sent.thread, pthread_self()));
+        expect_given_up(&s);
+        stage_close(&s);
+    }
 }
 
 static void finish_at_the_third(void *argument, unsigned park)
@@ -539,42 +568,24 @@ on_stage_with(test_T6_destroy_of_a_queue_without_work_is_ok, .queues = 2, .devic
     assert_int_equal(passing.parks, 0);
 }
 
-on_stage_with(test_T6_abandon_on_a_lost_device_ends_all_with_device_lost, .queues = 2, .timelines = 3,
-              .device = by_hand(passing_hooks))
-{
-    witness sent = {0};
-    note held = {0};
-    order_only(s);
-    void *object = hang(s, &sent, &held);
-    lose_device(s);
-    while_parked(NULL, NULL);
-    gpusync_queue *queue = s->q[0];
-    s->q[0] = NULL;
-    assert_ok(gpusync_queue_abandon(queue));
-    assert_int_equal(GET(&still_now), lost_at);
-    expect_given_up(s, &sent, &held, object);
-}
-
 /* K6. What is given up is told of as in a destroy. */
 on_stage_with(test_T6_destroy_later_gives_up_at_a_look, .queues = 2, .timelines = 3, .device = by_hand(passing_hooks))
 {
-    witness sent = {0};
-    note held = {0}, gone = {0};
-    order_only(s);
-    void *object = hang(s, &sent, &held);
+    note gone = {0};
+    hang(s);
     lose_device(s);
     assert_ok(gpusync_queue_destroy_later(s->q[0], remember_destroyed, &gone));
     s->q[0] = NULL;
     pass(SECOND - 1);
     run_callbacks(s);
-    assert_int_equal(sent.n.calls + gone.calls, 0);
+    assert_int_equal(hung.sent.calls + gone.calls, 0);
     assert_result(gpusync_device_destroy(s->device), GPUSYNC_ERROR_IN_USE);
     pass(1);
     run_callbacks(s);
     run_callbacks(s);
     assert_noted(&gone, GPUSYNC_OK);
-    assert_true(held.order < gone.order);
-    expect_given_up(s, &sent, &held, object);
+    assert_true(hung.held.order < gone.order);
+    expect_given_up(s);
 }
 
 /* Where no wait sleeps, and callbacks run on the dispatch queue, these two calls look. */
@@ -603,18 +614,16 @@ without_stage(test_T6_destroy_later_gives_up_at_a_look_that_runs_no_callback)
 on_stage_with(test_T6_destroy_later_gives_up_at_a_look_of_a_wait_that_sleeps, .queues = 3, .timelines = 3,
               .device = {.hooks = &passing_hooks})
 {
-    witness sent = {0};
-    note held = {0}, gone = {0};
-    order_only(s);
+    note gone = {0};
     commit_new(s->q[2]);
-    void *object = hang(s, &sent, &held);
+    hang(s);
     lose_device(s);
     assert_ok(gpusync_queue_destroy_later(s->q[0], remember_destroyed, &gone));
     s->q[0] = NULL;
     assert_result(gpusync_wait(s->q[2], 1, GPUSYNC_FOREVER, NULL), GPUSYNC_ERROR_DEVICE_LOST);
     assert_noted(&gone, GPUSYNC_OK);
-    assert_true(held.order < gone.order);
-    expect_given_up(s, &sent, &held, object);
+    assert_true(hung.held.order < gone.order);
+    expect_given_up(s);
 }
 
 /* Work that ended in time is no reason to give up. */

@@ -185,8 +185,8 @@ on_world(test_S5_a_limit_inside_the_spin_is_kept)
     }
 }
 
-/* The limit may have passed when the spin is to begin, as where the thread had to stand back in between: nothing is left
-   to spin for. */
+/* The limit may have passed when the spin is to begin, as where the thread had to stand back in between: nothing is
+   left to spin for. */
 on_world(test_S5_a_limit_that_has_passed_before_the_spin_is_kept)
 {
     static const gpusync_spin spin = {0, 0, SECONDS(1)};

@@ -118,7 +118,7 @@ static void commits(stage *s)
 /* Metal has two buffers and a marker; gpusync has two tickets. */
 static void a_submission_and_a_marker(stage *s)
 {
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)));
     assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
     finish_all(s);
 }
@@ -145,7 +145,7 @@ static void failures(stage *s)
 
 static void held_and_sent(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     commit_new(s->q[0]); /* behind it */
     signal_value(s->t[0], 1);
     commit_new(s->q[0]);
@@ -156,26 +156,30 @@ static void held_and_sent(stage *s)
    failed before ends at its commit, and never was held. */
 static void held_and_failed(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_timeline_fail(s->t[0], NULL));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
 }
 
 static void a_lost_device(stage *s)
 {
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     finish_next(s->q[0]);
     assert_true(gpusync_device_is_lost(s->device));
 }
 
-/* Ticket 1 is held, unordered; 2 has ended, though it is not done; 3 has not. */
-static void ended_behind_unordered(stage *s)
+/* UNORDERED work is counted beside the tickets: one is held, one has failed; of the tickets one has ended. */
+static void unordered_work(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU);
+    void *fails = new_buffer(s->q[0]);
+    softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    SUBMIT(s->q[0], BUFFERS(fails), .flags = GPUSYNC_SUBMIT_UNORDERED);
     commit_new(s->q[0]);
+    finish_next(s->q[0]);
     finish_next(s->q[0]);
     commit_new(s->q[0]);
 }
@@ -293,7 +297,7 @@ static void a_sleep_of_which_the_times_are_gone(stage *s)
 
 static void a_sleep_for_work_that_never_ran(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     plan.in_park = destroy_it;
     assert_result(gpusync_wait(s->q[0], 1, SECONDS(1), NULL), GPUSYNC_ERROR_CANCELLED);
     run_callbacks(s); /* the end of the queue */
@@ -368,7 +372,7 @@ static void destroyed_queues(stage *s)
 {
     waits_unmet(s);
     finish_all(s);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     commit_failing(s->q[1], SOFTMETAL_PAGE_FAULT);
     plan.in_park = finish_second; /* the wait of a destroy is not the program's */
     for (unsigned i = 0; i < 2; i++) {
@@ -381,7 +385,7 @@ static void destroyed_queues(stage *s)
 static void an_abandoned_queue(stage *s)
 {
     commit_new(s->q[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_queue_abandon(s->q[0]));
     s->q[0] = NULL;
     finish_all(s);
@@ -399,7 +403,7 @@ static const struct {
     {"held and sent", held_and_sent, {.commits = 3, .completions = 3, .held = 2}, {0}},
     {"held and failed", held_and_failed, {.commits = 3, .completions = 3, .failures = 3, .held = 2}, {0}},
     {"a lost device", a_lost_device, {.commits = 2, .completions = 2, .failures = 2, .held = 1}, {0}},
-    {"ended behind unordered work", ended_behind_unordered, {.commits = 3, .completions = 1, .held = 1}, {0}},
+    {"unordered work", unordered_work, {.commits = 4, .completions = 2, .failures = 1, .held = 1}, {0}},
     {"waits for what is done", waits_for_what_is_done, {.commits = 1, .completions = 1}, {0}},
     {"waits for a failure", waits_for_a_failure,
      {.commits = 1, .completions = 1, .failures = 1, .waits_inline = 3}, {0}},

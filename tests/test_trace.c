@@ -28,6 +28,7 @@ static void check_fields(const gpusync_trace_event *e)
         e->kind == GPUSYNC_TRACE_COMPLETED || e->kind == GPUSYNC_TRACE_WAIT_END || e->kind == GPUSYNC_TRACE_CALLBACK;
     must(ticket == (e->queue != NULL) && (ticket || !e->ticket), "a queue and a ticket");
     must(value == (e->timeline != NULL) && (value || !e->value), "a timeline and a value");
+    must(!e->number || (ticket && !waits && !e->ticket), "the number of UNORDERED work");
     must(ends || e->result == GPUSYNC_OK, "a result");
     must(e->kind == GPUSYNC_TRACE_WAIT_END || (int)e->how == 0, "how");
     must(e->kind == GPUSYNC_TRACE_COMPLETED || (e->gpu_start_s == 0 && e->gpu_end_s == 0), "times");
@@ -70,15 +71,16 @@ static const char *who(const gpusync_trace_event *e, const stage *all)
     return e->queue || e->timeline ? "?" : "-";
 }
 
-/* One line: kind, object, number, label; then the result, and how a wait ended. */
+/* One line: kind, object, ticket or value (#1: the number of UNORDERED work), label; then the result, and how a wait
+   ended. */
 static void tell(unsigned i, const stage *all, char *out, size_t size)
 {
     static const char *const hows[] = {"inline", "status", "spin", "sleep", "unmet"};
     const gpusync_trace_event *e = &seen.event[i];
     bool ends =
         e->kind == GPUSYNC_TRACE_COMPLETED || e->kind == GPUSYNC_TRACE_WAIT_END || e->kind == GPUSYNC_TRACE_CALLBACK;
-    int n = snprintf(out, size, "%s %s %" PRIu64 " '%s'", kinds[e->kind], who(e, all),
-                     e->timeline ? e->value : (uint64_t)e->ticket, seen.label[i]);
+    int n = snprintf(out, size, "%s %s %s%" PRIu64 " '%s'", kinds[e->kind], who(e, all), e->number ? "#" : "",
+                     e->timeline ? e->value : e->number ? e->number : (uint64_t)e->ticket, seen.label[i]);
     if (ends)
         n += snprintf(out + n, size - (size_t)n, " %d", e->result);
     if (e->kind == GPUSYNC_TRACE_WAIT_END)
@@ -188,7 +190,8 @@ static void held_work(stage *s)
 
 static void signals_of_work(stage *s)
 {
-    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 3), at(s->t[1], 4)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 3), at(s->t[1], 4)),
+           .flags = GPUSYNC_SUBMIT_ON_GPU);
     finish_all(s);
     SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 5)));
     finish_all(s);
@@ -200,8 +203,8 @@ static void failing_work(stage *s)
 {
     void *buffer = new_buffer(s->q[0]);
     softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(buffer), SIGNALS(at(s->t[0], 3)));
+    SUBMIT(s->q[1], WAITS(ticket_at(s->q[0], 1)), BUFFERS(new_buffer(s->q[1])), SIGNALS(at(s->t[1], 3)));
     finish_all(s);
 }
 
@@ -209,22 +212,22 @@ static void failing_work(stage *s)
    at its commit, and is not held: what it waits for has failed before. */
 static void work_that_never_runs(stage *s)
 {
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 3)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 3)));
     signal_value(s->t[1], 5);
     signal_value(s->t[0], 1);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 7)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 7)));
     assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_timeline_destroy(s->t[0]));
     s->t[0] = NULL;
-    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[1], 7)), BUFFERS(new_buffer(s->q[0])));
 }
 
 /* The wait of a destroy is not the program's. */
 static void queues_that_go(stage *s)
 {
     commit_new(s->q[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_queue_abandon(s->q[0]));
     s->q[0] = NULL;
     finish_all(s);
@@ -235,14 +238,6 @@ static void queues_that_go(stage *s)
     s->q[1] = NULL;
 }
 
-static void unordered_work(stage *s)
-{
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_UNORDERED | GPUSYNC_SUBMIT_ON_GPU);
-    commit_new(s->q[0]);
-    finish_all(s);
-    signal_value(s->t[0], 1);
-    finish_all(s);
-}
 
 static unsigned yields;
 static stage *spinning;
@@ -326,6 +321,19 @@ static void ignore(void *user, gpusync_result result, const gpusync_error *error
 {
 }
 
+/* Its events have a number of its own; the queue's tickets go on without it. */
+static void unordered_work(stage *s)
+{
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .label = "loose",
+           .flags = GPUSYNC_SUBMIT_UNORDERED);
+    commit_new(s->q[0]);
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .on_complete = ignore, .flags = GPUSYNC_SUBMIT_UNORDERED);
+    finish_all(s);
+    signal_value(s->t[0], 1);
+    finish_all(s);
+    assert_int_equal(run_callbacks(s), 1);
+}
+
 /* Those of a destroy run in it. A release is no callback. */
 static void callbacks(stage *s)
 {
@@ -350,7 +358,7 @@ static void callbacks(stage *s)
 /* The failure ends what is held, on every queue. */
 static void a_lost_device(stage *s)
 {
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[1])));
     commit_failing(s->q[0], SOFTMETAL_SUBMISSIONS_IGNORED);
     finish_all(s);
 }
@@ -407,8 +415,9 @@ static const struct {
      EVENTS("commit q0 1 'first'", "submit q0 2 'first'", "hold q0 2 'first'", "completed q0 1 'first' -16",
             "completed q0 2 'first' -14", "commit q1 1 'second'", "completed q1 1 'second' 0")},
     {"unordered work", unordered_work,
-     EVENTS("submit q0 1 'first'", "hold q0 1 'first'", "commit q0 2 'first'", "completed q0 2 'first' 0",
-            "signal t0 1 'a'", "issue q0 1 'first'", "completed q0 1 'first' 0")},
+     EVENTS("submit q0 #1 'loose'", "hold q0 #1 'loose'", "commit q0 1 'first'", "submit q0 #2 'first'",
+            "completed q0 1 'first' 0", "completed q0 #2 'first' 0", "signal t0 1 'a'", "issue q0 #1 'loose'",
+            "completed q0 #1 'loose' 0", "callback q0 #2 'first' 0")},
     {"a lost device", a_lost_device,
      EVENTS("submit q1 1 'second'", "hold q1 1 'second'", "commit q0 1 'first'", "completed q0 1 'first' -12",
             "completed q1 1 'second' -15")},
@@ -475,7 +484,7 @@ on_stage_with(test_S10_events_of_Metal_4, .timelines = 1, .metal4 = true, TRACED
 {
     begin_trace(s);
     assert_ok(gpusync_commit(s->q[0], new_buffer(s->q[0]), NULL));
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)));
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_true(same_events("Metal 4",
@@ -500,7 +509,7 @@ ON_TRACE(test_S10_times_of_the_GPU)
     softmetal_set_gpu_clock(gpu_seconds);
     begin_trace(s);
     commit(s->q[0], buffer);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     pass(MS(3));
     softmetal_schedule(buffer);
     softmetal_execute(buffer);
@@ -532,8 +541,8 @@ ON_TRACE(test_S10_times_are_of_the_clock)
     begin_trace(s);
     uint64_t begin = gpusync_now_ns();
     pass(1000);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(new_buffer(s->q[1])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2), at(s->t[1], 1)));
+    SUBMIT(s->q[1], WAITS(at(s->t[0], 3)), BUFFERS(new_buffer(s->q[1])));
     pass(2000);
     signal_value(s->t[0], 1);
     pass(4000);
@@ -787,7 +796,7 @@ ON_TRACE(test_S10_no_lock_is_held_in_a_trace)
     assert_ok(gpusync_device_set_trace(s->device, let_another_thread_in, NULL));
     commit_new(s->q[0]);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 2)),
-           .on_complete = ignore, .flags = GPUSYNC_SUBMIT_ON_GPU);
+           .on_complete = ignore);
     signal_value(s->t[0], 1);
     finish_all(s);
     assert_result(gpusync_timeline_wait(s->t[0], 9, 0, NULL), GPUSYNC_TIMEOUT);
@@ -890,7 +899,7 @@ ON_TRACE(test_S10_by_the_times_a_ticket_is_sent_before_it_ends)
     begin_trace(s);
     softmetal_set_message_hook(end_in_commit, NULL);
     commit_new(s->q[0]);
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
     signal_value(s->t[0], 1);
     softmetal_set_message_hook(NULL, NULL);
     assert_true(event_of(GPUSYNC_TRACE_COMMIT, 0)->time_ns <= event_of(GPUSYNC_TRACE_COMPLETED, 0)->time_ns);

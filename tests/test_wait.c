@@ -77,10 +77,10 @@ static gpusync_result wait_now(gpusync_queue *queue, gpusync_ticket ticket)
     return gpusync_wait(queue, ticket, 0, NULL);
 }
 
-/* -- UNORDERED work (R1) ------------------------------------------------------------------------------------------- */
+/* -- UNORDERED work (R30) ------------------------------------------------------------------------------------------ */
 
 typedef struct trio {
-    void *before, *loose, *behind; /* ordered, UNORDERED, ordered */
+    void *before, *loose, *behind; /* a ticket, UNORDERED, a ticket */
 } trio;
 
 static trio commit_trio(stage *s)
@@ -95,61 +95,62 @@ static trio commit_trio(stage *s)
     return t;
 }
 
-on_both_worlds(test_R1_ordered_and_unordered_work_end_without_each_other)
+static void assert_everything(gpusync_queue *queue, uint64_t in_flight)
 {
-    trio t = commit_trio(s);
-    note loose = {0}, behind = {0};
-    on_done(ticket_at(s->q[0], 2), &loose);
-    softmetal_finish(t.loose);
-    assert_ok(gpusync_poll(s->q[0], 2, NULL));
-    assert_ok(wait_now(s->q[0], 2));
-    assert_noted(&loose, GPUSYNC_OK);
-    assert_false(gpusync_is_done(s->q[0], 2)); /* late: ticket 1 has not ended */
-    assert_int_equal(gpusync_in_flight(s->q[0]), 3);
-    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
-    softmetal_finish(t.before);
-    assert_true(gpusync_is_done(s->q[0], 2));
-    assert_result(gpusync_poll(s->q[0], 3, NULL), GPUSYNC_NOT_READY);
-    softmetal_finish(t.behind);
-    t = commit_trio(s);
-    on_done(ticket_at(s->q[0], 6), &behind);
-    softmetal_finish(t.before);
-    softmetal_finish(t.behind);
-    assert_ok(gpusync_poll(s->q[0], 6, NULL));
-    assert_ok(wait_now(s->q[0], 6));
-    assert_noted(&behind, GPUSYNC_OK);
-    assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
-    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
-    assert_true(gpusync_is_done(s->q[0], 4));
-    assert_false(gpusync_is_done(s->q[0], 6));
-    softmetal_finish(t.loose);
-    assert_true(gpusync_is_done(s->q[0], 6));
+    assert_int_equal(gpusync_in_flight(queue), in_flight);
+    assert_int_equal(gpusync_is_done(queue, GPUSYNC_EVERYTHING), !in_flight);
+    assert_result(gpusync_poll(queue, GPUSYNC_EVERYTHING, NULL), in_flight ? GPUSYNC_NOT_READY : GPUSYNC_OK);
+    assert_result(wait_now(queue, GPUSYNC_EVERYTHING), in_flight ? GPUSYNC_TIMEOUT : GPUSYNC_OK);
 }
 
-/* Each sleeper is woken by the end of its own work, however the others stand. */
-on_both_worlds(test_R1_sleepers_wake_for_unordered_work_by_itself)
+on_both_worlds(test_R30_everything_covers_unordered_work_and_a_ticket_does_not)
 {
     trio t = commit_trio(s);
-    plan(MS(2), finish_now, t.loose);
-    assert_ok(gpusync_wait(s->q[0], 2, GPUSYNC_FOREVER, NULL));
-    assert_about(world_passed(), MS(2));
-    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
+    assert_everything(s->q[0], 3);
+    softmetal_finish(t.loose);
+    assert_everything(s->q[0], 2);
+    assert_false(gpusync_is_done(s->q[0], 1));
     softmetal_finish(t.before);
     softmetal_finish(t.behind);
+    assert_everything(s->q[0], 0);
     t = commit_trio(s);
-    world_begin();
-    plan(MS(2), finish_now, t.behind);
-    plan(MS(3), finish_now, t.before);
-    assert_ok(gpusync_wait(s->q[0], 6, GPUSYNC_FOREVER, NULL));
-    assert_about(world_passed(), MS(3));
-    assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_NOT_READY);
+    softmetal_finish(t.before);
+    softmetal_finish(t.behind);
+    assert_true(gpusync_is_done(s->q[0], 4));
+    assert_ok(gpusync_poll(s->q[0], 4, NULL));
+    assert_ok(wait_now(s->q[0], 4));
+    assert_result(gpusync_poll(s->q[0], 5, NULL), GPUSYNC_ERROR_INVALID_TICKET);
+    assert_everything(s->q[0], 1);
+    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT);
+    void *newer = new_buffer(s->q[0]); /* ends first: in flight is never too few */
+    SUBMIT(s->q[0], BUFFERS(newer), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_finish(newer);
+    assert_in_range(gpusync_in_flight(s->q[0]), 1, 2);
+    assert_false(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
+    assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
+    softmetal_finish(t.loose);
+    assert_everything(s->q[0], 0);
+}
+
+/* ... whichever it is: an UNORDERED one, or a ticket. */
+on_both_worlds(test_R30_a_wait_for_everything_is_woken_by_the_last_that_ends)
+{
+    for (unsigned loose_last = 0; loose_last < 2; loose_last++) {
+        trio t = commit_trio(s);
+        world_begin();
+        plan(MS(1), finish_now, loose_last ? t.before : t.loose);
+        plan(MS(2), finish_now, loose_last ? t.behind : t.before);
+        plan(MS(3), finish_now, loose_last ? t.loose : t.behind);
+        assert_ok(loose_last ? gpusync_device_wait(s->device, GPUSYNC_FOREVER, NULL)
+                             : gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, NULL));
+        assert_about(world_passed(), MS(3));
+    }
 }
 
 typedef enum loose_end { FAILS, IS_CANCELLED, IS_OVERTAKEN, INHERITS } loose_end;
 
-/* A result of its own tells that the GPU is finished with it, whatever earlier work does. */
-on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
+/* ... and a wait for everything, when the ticket has ended. */
+on_both_worlds(test_R30_a_callback_and_the_record_tell_every_result_of_unordered_work_at_once)
 {
     static const struct {
         loose_end end;
@@ -160,14 +161,15 @@ on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
         {IS_OVERTAKEN, GPUSYNC_ERROR_NOT_RISING},
         {INHERITS, GPUSYNC_ERROR_COMPILE},
     };
-    commit_new(s->q[0]); /* does not end */
     for (size_t i = 0; i < LENGTH(rows); i++) {
         gpusync_timeline *gate_of = new_timeline(s->device), *out = new_timeline(s->device);
         void *buffer = new_buffer(s->q[0]);
+        gpusync_error error;
+        note end = {0};
+        commit_new(s->q[0]); /* does not end */
         softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
-        gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)),
-                                       .flags = GPUSYNC_SUBMIT_UNORDERED);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        SUBMIT(s->q[0], WAITS(at(gate_of, 1)), BUFFERS(buffer), SIGNALS(at(out, 1)), .label = "loose",
+               .on_complete = remember, .user = &end, .flags = GPUSYNC_SUBMIT_UNORDERED);
         assert_false(is_sent(buffer));
         switch (rows[i].end) {
         case FAILS:
@@ -181,10 +183,18 @@ on_both_worlds(test_R1_a_poll_tells_every_result_of_unordered_work_at_once)
             break;
         case INHERITS: fail_timeline(gate_of, GPUSYNC_ERROR_COMPILE); break;
         }
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), rows[i].result);
-        assert_result(wait_now(s->q[0], ticket), rows[i].result);
-        assert_false(gpusync_is_done(s->q[0], ticket));
-        assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_NOT_READY);
+        assert_noted(&end, rows[i].result);
+        error = failure_at(s->q[0], (unsigned)i);
+        assert_result(error.result, rows[i].result);
+        assert_int_equal(error.ticket, GPUSYNC_NO_TICKET);
+        if (rows[i].end != INHERITS) assert_string_equal(error.label, "loose");
+        assert_int_equal(error.ran, rows[i].end == FAILS);
+        assert_false(error.in_use);
+        assert_memory_equal(&end.error, &error, sizeof error);
+        assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
+        finish_all(s);
+        assert_result(wait_now(s->q[0], GPUSYNC_EVERYTHING), rows[i].result);
+        assert_ok(gpusync_poll(s->q[0], (gpusync_ticket)i + 1, NULL));
         assert_ok(gpusync_timeline_destroy(gate_of));
         assert_ok(gpusync_timeline_destroy(out));
     }
@@ -317,8 +327,8 @@ on_world_with(test_F4_R10_a_wait_for_room_keeps_its_limit, .queue = {.max_comman
     assert_ok(gpusync_command_buffer_discard(s->q[0], made));
 }
 
-/* All that fills the queue is open, so that only the program can make room: for ever, but for the second. */
-on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues = 2,
+/* All that fills the queue is open, so that only the program can make room, whatever another queue does meanwhile. */
+on_world_with(test_R37_a_wait_for_room_that_only_the_program_can_make_ends_after_a_second, .queues = 2,
               .queue = {.max_command_buffer_count = 1})
 {
     void *other = new_buffer(s->q[1]), *made = s;
@@ -326,7 +336,7 @@ on_world_with(test_R10_the_second_begins_again_when_metal_has_had_work, .queues 
     commit(s->q[1], other);
     plan(MS(900), finish_now, other);
     assert_result(gpusync_command_buffer_create(s->q[0], NULL, GPUSYNC_FOREVER, &made), GPUSYNC_ERROR_QUEUE_FULL);
-    assert_in_range(world_passed(), MS(1900), MS(2300) + WORLD_SLACK); /* a slice at most behind the second */
+    assert_in_range(world_passed(), MS(950), MS(1400) + WORLD_SLACK); /* a slice at most behind the second */
     assert_null(made);
 }
 
@@ -586,24 +596,7 @@ on_both_kinds(test_R20_a_wait_that_spins_ends_with_its_queue)
     assert_noted(&n, GPUSYNC_OK);
 }
 
-/* -- everything (R27) ---------------------------------------------------------------------------------------------- */
-
-on_all_worlds_with(test_R27_a_wait_for_everything_that_is_over_tells_of_all_failures, .queues = 2, .timelines = 1)
-{
-    for (unsigned i = 0; i < 2; i++) commit_failing(s->q[i], SOFTMETAL_PAGE_FAULT);
-    commit_new(s->q[1]);
-    assert_true(finish_next(s->q[0]) && finish_next(s->q[1]));
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_TIMEOUT); /* tells nothing */
-    finish_all(s);
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_ok(gpusync_device_wait(s->device, 0, NULL));
-    for (unsigned i = 0; i < 2; i++) assert_ok(wait_now(s->q[i], GPUSYNC_EVERYTHING));
-    assert_ok(wait_now(s->q[1], 2)); /* earlier tickets are not among the result of one */
-    SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_ERROR_CANCELLED);
-    assert_result(gpusync_device_wait(s->device, 0, NULL), GPUSYNC_ERROR_CANCELLED);
-}
+/* -- everything (R31) ---------------------------------------------------------------------------------------------- */
 
 /* The last work ends just as a wait for everything begins, and another thread is told of all failures first. The two
    overlap: the first one begins with its call, and not where it has looked and is about to sleep. */
@@ -615,7 +608,7 @@ static void end_and_ask_for_everything(void *buffer)
     must(gpusync_wait(queue_of_another_thread, GPUSYNC_EVERYTHING, 0, NULL) == GPUSYNC_ERROR_EXECUTION, "told there");
 }
 
-on_world(test_R27_a_wait_for_everything_begins_with_its_call)
+on_world(test_R31_a_wait_for_everything_begins_with_its_call)
 {
     void *buffer = new_buffer(s->q[0]);
     commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
@@ -804,7 +797,7 @@ on_world(test_R28_a_wait_for_handlers_sleeps_through_the_end)
     assert_int_equal(flag.ran, 1);
 }
 
-on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others)
+on_world(test_R28_R30_the_handlers_of_tickets_before_it_count_and_no_others)
 {
     trio t = commit_trio(s);
     softmetal_complete(t.before);
@@ -812,14 +805,12 @@ on_world(test_R28_the_handlers_of_ordered_work_before_it_count_and_no_others)
     softmetal_complete(t.behind);
     assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
     softmetal_finish(t.behind);
-    assert_result(handled(s->q[0], 3), GPUSYNC_TIMEOUT); /* ticket 1's has not run */
+    assert_result(handled(s->q[0], 2), GPUSYNC_TIMEOUT); /* ticket 1's has not run */
     softmetal_finish(t.before);
-    assert_ok(handled(s->q[0], 3)); /* ticket 2 is UNORDERED */
-    assert_result(handled(s->q[0], 2), GPUSYNC_TIMEOUT);
+    assert_ok(handled(s->q[0], 2)); /* UNORDERED work is none of its */
     assert_result(handled(s->q[0], GPUSYNC_EVERYTHING), GPUSYNC_TIMEOUT);
     assert_result(gpusync_device_wait(s->device, 0, &with_handlers), GPUSYNC_TIMEOUT);
     softmetal_finish(t.loose);
-    assert_ok(handled(s->q[0], 2));
     assert_ok(handled(s->q[0], GPUSYNC_EVERYTHING));
     assert_ok(handled(s->q[0], GPUSYNC_NO_TICKET));
 }
@@ -1055,19 +1046,19 @@ on_each_way_of_both_kinds(test_R24_a_wait_finds_the_value_that_a_deaf_listener_h
 }
 
 /* A queue has room for one buffer, and is full with the held work. */
-static void each_place(void (*body)(stage *s, place where))
+static void each_place(void (*body)(stage *s, place where, int limit), int limit)
 {
     for (place where = ON_A_QUEUE; where < PLACES; where++) {
         stage_desc desc = {.queues = 2, .timelines = 1, .queue = {.max_command_buffer_count = 1}};
         void *state = &desc;
         print_message("  %s\n", place_names[where]);
         assert_int_equal(world_set_up(&state), 0);
-        body((stage *)state, where);
+        body((stage *)state, where, limit);
         assert_int_equal(world_tear_down(&state), 0);
     }
 }
 
-static void room_behind_trouble(stage *s, place where)
+static void room_behind_trouble(stage *s, place where, int unused)
 {
     elsewhere e;
     void *buffer = NULL;
@@ -1084,7 +1075,7 @@ static void room_behind_trouble(stage *s, place where)
 
 without_stage(test_R24_a_wait_for_room_finds_trouble_elsewhere)
 {
-    each_place(room_behind_trouble);
+    each_place(room_behind_trouble, 0);
 }
 
 on_world_with(test_T7_a_wait_for_room_finds_the_lost_handler_of_its_queue, .queue = {.max_command_buffer_count = 1})
@@ -1123,32 +1114,10 @@ static void ask_behind_trouble(stage *s, place where, int limit)
     end_elsewhere(&e, where);
 }
 
-static void polls_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, POLL);
-}
-
-static void waits_of_0_ms_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, 0);
-}
-
-static void waits_of_16_ms_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, 16);
-}
-
-static void waits_of_49_ms_behind_trouble(stage *s, place where)
-{
-    ask_behind_trouble(s, where, 49);
-}
-
 without_stage(test_R24_polls_and_short_waits_find_trouble_elsewhere)
 {
-    each_place(polls_behind_trouble);
-    each_place(waits_of_0_ms_behind_trouble);
-    each_place(waits_of_16_ms_behind_trouble);
-    each_place(waits_of_49_ms_behind_trouble);
+    static const int limits[] = {POLL, 0, 16, 49}; /* ms */
+    for (size_t i = 0; i < LENGTH(limits); i++) each_place(ask_behind_trouble, limits[i]);
 }
 
 /* The GPU waits for what only the host can end: the first work has failed, and nothing has told of that. */

@@ -90,8 +90,7 @@ void *godot_swap_chain_acquire(void *layer)
     return metal_get_retained(layer, "nextDrawable");
 }
 
-/* As execute_and_present. The host waits and signals: points of the GPU's would stand in buffers of their own, which
-   Metal may run beside these. Metal presents a frame that it schedules, even if that fails then, and no other. */
+/* As execute_and_present. Metal presents a frame that it schedules, even if that fails then, and no other. */
 godot_error godot_command_queue_execute(gpusync_queue *queue, const godot_execution *e)
 {
     gpusync_point waits[GODOT_MOST], signals[GODOT_MOST];

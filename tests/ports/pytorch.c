@@ -25,7 +25,6 @@ typedef struct mps_stream {
     pthread_mutex_t lock; /* around everything below, and around encoding: PyTorch's serial queue */
     void *buffer;         /* open, or NULL */
     gpusync_ticket last;
-    uint64_t cursor; /* of the failures that were raised */
 } mps_stream;
 
 /* Begin with {0}, or acquire it. There is nothing to release, also while work waits for the event. */
@@ -37,17 +36,17 @@ typedef struct mps_event {
 static pthread_mutex_t mps_pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static mps_event *mps_pool; /* for the life of the process */
 
-/* The newest failure on record has the reason. Functions with _locked in their names are called under the lock. */
-static bool mps_raise_locked(mps_stream *s, mps_exception *e, gpusync_result result)
+/* why NULL: what sticks has the reason, if that is one. A later failure than the one that is raised goes on sticking.
+   Functions with _locked in their names are called under the lock. */
+static bool mps_raise_locked(mps_stream *s, mps_exception *e, gpusync_result result, const gpusync_error *why)
 {
-    const char *why = gpusync_result_string(result);
-    gpusync_error record;
-    while (result == GPUSYNC_ERROR_EXECUTION && gpusync_queue_next_error(s->queue, &s->cursor, &record) == GPUSYNC_OK)
-        why = record.message;
-    if (result == GPUSYNC_ERROR_EXECUTION)
-        gpusync_queue_clear_failure(s->queue, GPUSYNC_EVERYTHING);
+    gpusync_error stuck;
+    if (result == GPUSYNC_ERROR_EXECUTION && !why && gpusync_queue_failure(s->queue, &stuck) == GPUSYNC_OK)
+        why = &stuck;
+    if (result == GPUSYNC_ERROR_EXECUTION && why)
+        (void)!gpusync_queue_clear_failure(s->queue, why->ticket);
     e->result = result;
-    snprintf(e->message, sizeof e->message, "MPS: %s", why);
+    snprintf(e->message, sizeof e->message, "MPS: %s", why ? why->message : gpusync_result_string(result));
     return true;
 }
 
@@ -80,7 +79,7 @@ static bool mps_open_locked(mps_stream *s, mps_exception *e)
     gpusync_result result = GPUSYNC_OK;
     if (!s->buffer)
         result = gpusync_command_buffer_create(s->queue, NULL, s->limit_ns, &s->buffer);
-    return result != GPUSYNC_OK && mps_raise_locked(s, e, result);
+    return result != GPUSYNC_OK && mps_raise_locked(s, e, result, NULL);
 }
 
 static bool mps_commit_locked(mps_stream *s, mps_exception *e)
@@ -92,16 +91,18 @@ static bool mps_commit_locked(mps_stream *s, mps_exception *e)
     if (result != GPUSYNC_OK)
         gpusync_command_buffer_discard(s->queue, s->buffer);
     s->buffer = NULL;
-    return result != GPUSYNC_OK && mps_raise_locked(s, e, result);
+    return result != GPUSYNC_OK && mps_raise_locked(s, e, result, NULL);
 }
 
 static bool mps_wait(mps_stream *s, gpusync_ticket ticket, mps_exception *e)
 {
-    gpusync_result result = gpusync_wait(s->queue, ticket, s->limit_ns, &(gpusync_wait_options){.handlers = true});
+    gpusync_error why;
+    const gpusync_wait_options options = {.handlers = true, .error = &why};
+    gpusync_result result = gpusync_wait(s->queue, ticket, s->limit_ns, &options);
     if (result == GPUSYNC_OK)
         return false;
     pthread_mutex_lock(&s->lock);
-    mps_raise_locked(s, e, result);
+    mps_raise_locked(s, e, result, result < GPUSYNC_OK ? &why : NULL);
     pthread_mutex_unlock(&s->lock);
     return true;
 }
@@ -135,7 +136,7 @@ bool mps_stream_run_graph(mps_stream *s, void *(*run)(void *metal_queue, void *u
     if (committed)
         result = gpusync_commit_marker(s->queue, committed, NULL);
     metal_release(committed);
-    raised = result != GPUSYNC_OK && mps_raise_locked(s, e, result);
+    raised = result != GPUSYNC_OK && mps_raise_locked(s, e, result, NULL);
     pthread_mutex_unlock(&s->lock);
     return raised;
 }
@@ -163,7 +164,7 @@ bool mps_event_wait(const mps_event *event, mps_stream *s, mps_exception *e)
     raised = mps_commit_locked(s, e) || mps_open_locked(s, e);
     if (!raised) {
         result = gpusync_encode_wait(s->queue, s->buffer, gpusync_at_ticket(event->stream->queue, event->ticket));
-        raised = result != GPUSYNC_OK && mps_raise_locked(s, e, result);
+        raised = result != GPUSYNC_OK && mps_raise_locked(s, e, result, NULL);
     }
     pthread_mutex_unlock(&s->lock);
     return raised;
@@ -196,7 +197,7 @@ bool mps_event_elapsed_time(const mps_event *start, const mps_event *end, double
                 ends[i] = times.gpu_end_s;
     }
     *ms = (ends[1] - ends[0]) * 1e3;
-    return (ends[0] == 0 || *ms < 0) && mps_raise_locked(NULL, e, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    return (ends[0] == 0 || *ms < 0) && mps_raise_locked(NULL, e, GPUSYNC_ERROR_INVALID_ARGUMENT, NULL);
 }
 
 mps_event *mps_event_acquire(void)
