@@ -206,10 +206,7 @@ FN void on_event_do(void *event, void *listener, uint64_t value, notes *n, int n
     block b = stack_block(n, number, does);
     SEND(void, (ID, void *, uint64_t, void *), event, "notifyListener:atValue:block:", listener, value, &b);
 }
-FN void on_event(void *event, void *listener, uint64_t value, notes *n, int number)
-{
-    on_event_do(event, listener, value, n, number, NULL);
-}
+#define on_event(event, listener, value, n, number) on_event_do(event, listener, value, n, number, NULL)
 FN void *listener_new(void) { return mine(metal_get(metal__class("MTLSharedEventListener"), "new")); }
 FN void *listener_on(void *dispatch_queue)
 {
@@ -302,7 +299,7 @@ FN int run_again(const char *word, size_t number, int (*body)(size_t), char *sai
 FN bool aborted(int result) { return WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT; }
 
 /* A table of rules is a macro of X(rule, statements that break it). Each case ends in SIGABRT, with the rule's name on
-   stderr. These tests come first. */
+   stderr, or with more of the line where the case has more. These tests come first. */
 #define NAME_OF_CASE(rule, ...) rule,
 #define COUNT_CASE(rule, ...) +1
 #define BREAK_IN_TURN(rule, ...) \
@@ -316,9 +313,9 @@ FN void assert_they_abort(int (*body)(size_t), const char *const *rules, size_t 
 {
     unsigned wrong = 0;
     for (size_t i = from; i < to; i++) {
-        char said[4096], start[100];
+        char said[4096], start[200];
         int result = run_again("--break", i, body, said, sizeof said);
-        snprintf(start, sizeof start, "softmetal: %s: ", rules[i]);
+        snprintf(start, sizeof start, "softmetal: %s%s", rules[i], strchr(rules[i], ' ') ? "\n" : ": ");
         if (aborted(result) && strstr(said, start)) continue;
         print_error("case %zu, %s: status %d, it said: %s\n", i, rules[i], result, said);
         wrong++;

@@ -457,7 +457,7 @@ static void *work(void *argument)
 static void set_latencies(void)
 {
     softmetal_timing timing;
-    softmetal_chaos chaos = {.late_handler_per_mille = 20};
+    softmetal_chaos chaos = {.complete_out_of_order_per_mille = 20};
     softmetal_get_timing(&timing);
     timing.watchdog_ns = SECONDS(60); /* 5 s may pass on a machine that stands still now and then; a deadlock lasts */
     timing.schedule.max_ns = 10000;

@@ -807,19 +807,6 @@ static void run_dispatched(void *context)
     add_one_locked(context);
     if (++ran < 3)
         dispatch_async_f(serial, NULL, run_dispatched);
-    if (ran == 3)
-        dispatch_after_f(0, serial, NULL, run_dispatched);
-}
-
-static bool has_armed(void *unused)
-{
-    return softmetal_timers_pending() > 0;
-}
-
-static void fire(void *unused)
-{
-    turns_until(has_armed, NULL);
-    turns_check(softmetal_fire_timers() == 1);
 }
 
 static void dispatch_one(void *unused)
@@ -827,13 +814,15 @@ static void dispatch_one(void *unused)
     dispatch_async_f(serial, NULL, run_dispatched);
     for (int k = 0; k < 3; k++)
         add_one_locked(NULL);
+    dispatch_after_f(0, serial, NULL, run_dispatched);
+    turns_check(softmetal_fire_timers() == 1);
 }
 
 static void make_serial(void *user)
 {
     serial = dispatch_queue_create("turns", NULL);
     ran = 0;
-    add_parts(PARTS({"dispatches", dispatch_one, NULL}, {"fires", fire, NULL}));
+    add_parts(PARTS({"dispatches", dispatch_one, NULL}));
     turns_workers();
 }
 

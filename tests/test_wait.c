@@ -910,7 +910,7 @@ static void *write_in_handlers(void *argument)
 
 on_stage_with(test_R28_what_handlers_wrote_is_seen_after_the_wait, .real = true, .threads = true, .spins = true)
 {
-    static const softmetal_chaos chaos = {.late_handler_per_mille = 200};
+    static const softmetal_chaos chaos = {.complete_out_of_order_per_mille = 200};
     static handler_writer writers[3];
     pthread_t threads[LENGTH(writers)];
     set_quirks(.status_early = true);

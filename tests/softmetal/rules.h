@@ -1,8 +1,7 @@
 /* rules.h - every rule that softmetal enforces
 
-   A broken rule prints "softmetal: <rule>: <text> (<detail>)" on stderr and aborts. The table is the
-   one place where a rule's name is spelled: the code refers to it as SM_RULE_<identifier>, the tests
-   read the printed name. */
+   A broken rule prints "softmetal: <rule>: <text> (<detail>)" on stderr and aborts. The table is the one place where a
+   rule's name is spelled: the code refers to it as SM_RULE_<identifier>, the tests read the printed name. */
 
 /* X(identifier, "name", "text") */
 #define SM_RULES(X)                                                                               \
@@ -44,8 +43,7 @@
     X(MESSAGE_TO_FREED, "message-to-freed", "the object is gone")                                 \
     X(NO_POOL, "autorelease-without-pool", "an autoreleased object needs a pool on this thread")  \
     X(POOL_ORDER, "pool-order", "pools are popped innermost first, on the thread of their push")  \
-    X(DESTROYED_IN_USE, "destroyed-in-use",                                                       \
-      "work that was committed without a reference still needs the object")                               \
+    X(DESTROYED_IN_USE, "destroyed-in-use", "work that was committed without a reference still needs the object") \
     X(BAD_BLOCK, "bad-block", "a block has a class of the runtime's and the flags that go with it") \
     X(BLOCK_CHANGED, "block-changed", "a block was freed or rewritten before Metal released it")  \
     /* dispatch queues */                                                                         \

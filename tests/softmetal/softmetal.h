@@ -1,13 +1,13 @@
 /* softmetal.h - a software Metal device: the control panel
 
-   softmetal answers the Metal selectors with real Objective-C objects, so that a program which
-   talks to Metal runs unchanged on a machine without a GPU. This header is for the *test*: it
-   makes softmetal slow, late, strict, nasty or stepwise. The program under test never includes
-   it; it sees only `MTLCreateSystemDefaultDevice`, `MTLCopyAllDevices` and messages.
+   softmetal answers the Metal selectors with real Objective-C objects, so that a program which talks to Metal runs
+   unchanged on a machine without a GPU. This header is for the *test*: it makes softmetal slow, late, strict, nasty or
+   stepwise. The program under test never includes it; it sees only `MTLCreateSystemDefaultDevice`, `MTLCopyAllDevices`
+   and messages.
 
-   Objects are passed as `void *` (an `id`). Every function may be called from any thread unless
-   it says otherwise. Misuse of Metal by the program, and of this panel by the test, prints one
-   line "softmetal: <rule>: <detail>" on stderr and aborts: the rule names are in rules.h.
+   Objects are passed as `void *` (an `id`). Every function may be called from any thread unless it says otherwise. Misuse
+   of Metal by the program, and of this panel by the test, prints one line "softmetal: <rule>: <detail>" on stderr and
+   aborts: the rule names are in rules.h.
 
    Contents
      >>end        how a command buffer ends, and the ways in which devices may differ
@@ -53,15 +53,12 @@ extern "C" {
    Around each handler, each block of a listener and each dispatched function there is an autorelease pool, which is
    drained as soon as it returns. The system drains its pools no earlier, and does not say when. */
 
-/* What keeps the order of a queue. Its command buffers begin in their order, as Apple documents at commit(). Two of them
-   overlap unless they share a tracked buffer. Events do not keep them apart: a wait holds back what is encoded behind it
-   in its own command buffer, and no other one. (gfx-rs/wgpu#9483 says so; ahrefs/ocannl#909 has measured it.) So of two
-   that signal one event the second may be first: the event has the higher value, and the lower one changes nothing. That
-   signals come in such an order is assumed, and so is that nothing else keeps the order. Each clock does all of this:
-   softmetal_chaos has a chance that buffers overlap, and a test steps them out of order.
-
-   Of two buffers that overlap either may end first. That the queue's thread may take those that have ended in any order
-   is assumed: no document promises one. */
+/* What keeps the order of a queue. Its command buffers begin in their order: Apple documents that at commit(). Two of them
+   may overlap unless they share a tracked buffer. Events keep none apart. A wait holds back what is encoded behind it in
+   its own command buffer, and no other buffer (gfx-rs/wgpu#9483 says so, ahrefs/ocannl#909 measured it). A signal comes
+   behind what is before it in its own. So of two buffers that signal one event the second may signal first: the event
+   then has the higher value, and keeps it. Assumed: that the order of such signals is free, that nothing else keeps
+   buffers in order, and that buffers which have ended may complete in any order. */
 
 /* Ways in which devices are known or feared to differ. All false: as described above. Each takes effect at once. */
 typedef struct softmetal_quirks {
@@ -128,25 +125,21 @@ void softmetal_reset(void);
 
 /* Applies to queues made after the call. */
 void softmetal_set_clock(softmetal_clock clock);
-/* Where the GPU times of a command buffer come from: a function that returns seconds, 0 for a device that
-   tells none. It must be quick; any thread of softmetal's calls it. NULL, as after softmetal_reset: the machine's clock. */
+/* Where the GPU times of a command buffer come from: a function that returns seconds, 0 for a device that tells none. It
+   must be quick; any thread of softmetal's calls it. NULL, as after softmetal_reset: the machine's clock. */
 void softmetal_set_gpu_clock(double (*seconds)(void));
 
 /* A latency is drawn uniformly from [min_ns, max_ns] with the seeded generator. */
-typedef struct softmetal_range {
-    uint64_t min_ns, max_ns;
-} softmetal_range;
+typedef struct softmetal_range { uint64_t min_ns, max_ns; } softmetal_range;
 
-typedef struct softmetal_timing {
-    softmetal_range schedule;       /* commit -> Scheduled                              default 0  */
-    softmetal_range execute;        /* added to the work's own duration                 default 0  */
-    softmetal_range notify;         /* the GPU's end -> the completion thread begins with the
-                                       buffer: times, status                            default 0  */
-    softmetal_range handler;        /* status -> first completed handler; the thread passes this
-                                       time, so it delays the buffers behind            default 0  */
-    softmetal_range event_listener; /* value reached -> listener block                  default 0  */
-    uint64_t watchdog_ns;           /* a device wait longer than this ends its buffer with
-                                       Timeout (code 2)                                 default 5 s */
+typedef struct softmetal_timing { /* by default 0, but for the last one */
+    softmetal_range schedule;       /* commit -> Scheduled */
+    softmetal_range execute;        /* added to the work's own duration */
+    softmetal_range notify;         /* the GPU's end -> the completion thread begins with the buffer: times, status */
+    softmetal_range handler;        /* status -> first completed handler; the thread passes this time, so it delays the
+                                       buffers behind */
+    softmetal_range event_listener; /* value reached -> listener block */
+    uint64_t watchdog_ns;           /* a device wait longer than this ends its buffer with Timeout (code 2). Default 5 s */
 } softmetal_timing;
 
 void softmetal_get_timing(softmetal_timing *out);
@@ -155,35 +148,32 @@ void softmetal_set_seed(uint64_t seed);                    /* of every random ch
 
 /* Chances per thousand, drawn for each committed buffer. */
 typedef struct softmetal_chaos {
-    unsigned fail_per_mille;         /* ends in Error, as SOFTMETAL_INTERNAL                      */
-    unsigned late_handler_per_mille; /* its handlers, and what comes after them, run after those of
-                                        the next buffer or, when none follows, 2 ms after the status:
-                                        out of order                                              */
-    unsigned overlap_per_mille;      /* starts while those before it in its queue still run, where it
-                                        shares no tracked buffer with them: see >>end             */
+    unsigned fail_per_mille;    /* ends in Error, as SOFTMETAL_INTERNAL */
     /* When the GPU has ended with it, its times, its status and what comes after them wait: until another buffer of the
        queue has come to its end, or 2 ms if none does. Then the chance is drawn again. Of those that wait any may be the
-       next: with 1000 all that have ended complete in any order. */
+       next: with 1000 all that have ended complete in any order. With the quirk status_early it is the handlers, and
+       what comes after them, that wait. */
     unsigned complete_out_of_order_per_mille;
+    unsigned overlap_per_mille; /* starts while those before it in its queue still run, where it shares no tracked
+                                   buffer with them: see >>end */
 } softmetal_chaos;
 void softmetal_set_chaos(const softmetal_chaos *chaos);
 
 /* --------------------------------------------------------------------------- >>step --
-   Manual clock only. Each call makes exactly one transition of one command buffer and aborts
-   when that transition is not due. Handlers run on the queue's own completion thread; those begun while
-   another one runs get a thread each, so that they overlap.
+   Manual clock only. Each call makes exactly one transition of one command buffer and aborts when that transition is not
+   due. Handlers run on the queue's own completion thread; those begun while another one runs get a thread each, so that
+   they overlap.
 
-   When the last completed handler has returned, what the buffer refers to is released, its place is given
-   back and waitUntilCompleted returns. Metal's own reference goes when every block is released as well; in a
-   buffer without completed handlers all of this is part of softmetal_complete. Buffers that share no tracked
-   memory may be stepped in any order, each to its end, and so may the handlers of all: the manual clock has as many
-   completion threads as it takes. */
+   When the last completed handler has returned, what the buffer refers to is released, its place is given back and
+   waitUntilCompleted returns. Metal's own reference goes when every block is released as well; in a buffer without
+   completed handlers all of this is part of softmetal_complete. Buffers that share no tracked memory may be stepped in
+   any order, each to its end, and so may the handlers of all: the manual clock has as many completion threads as it
+   takes. */
 
-void softmetal_schedule(void *command_buffer);  /* Committed -> Scheduled                          */
-void softmetal_execute(void *command_buffer);   /* does the work; status does not change yet       */
-void softmetal_complete(void *command_buffer);  /* Scheduled -> Completed, or Error where a fault was
-                                                   set; schedules and executes first where needed.
-                                                   No handler runs.                                */
+void softmetal_schedule(void *command_buffer); /* Committed -> Scheduled */
+void softmetal_execute(void *command_buffer);  /* does the work; status does not change yet */
+void softmetal_complete(void *command_buffer); /* Scheduled -> Completed, or Error where a fault was set; schedules and
+                                                  executes first where needed. No handler runs. */
 /* The watchdog: as softmetal_complete, for a buffer that waits for a value which its event has not reached. It does
    what is encoded before this wait, and ends in Error with Timeout (code 2). For a run see >>metal4. */
 void softmetal_time_out(void *command_buffer);
@@ -191,21 +181,19 @@ unsigned softmetal_handler_count(void *command_buffer);           /* completed h
 void softmetal_run_handler(void *command_buffer, unsigned k);     /* runs handler k, returns after it */
 void softmetal_begin_handler(void *command_buffer, unsigned k);   /* starts handler k on its thread   */
 void softmetal_join_handler(void *command_buffer, unsigned k);    /* ... and waits for its end        */
-/* All that is left of the buffer: complete, run every handler not yet run, release the blocks,
-   let waitUntilCompleted return. */
+/* All that is left of the buffer: complete, run every handler not yet run, release the blocks, let waitUntilCompleted
+   return. */
 void softmetal_finish(void *command_buffer);
 /* As softmetal_finish for every committed, unfinished buffer of the queue, in order. */
 void softmetal_finish_queue(void *command_queue);
 
 /* What can be stepped next, for a test that does not know what its program has made. */
 typedef enum softmetal_due {
-    SOFTMETAL_NOTHING_DUE,  /* not committed, not its turn, or all is over             */
-    SOFTMETAL_WAIT_DUE,     /* its turn, but a value that it waits for is not reached:
-                               softmetal_time_out                                      */
-    SOFTMETAL_FAULT_DUE,    /* the same of one with a fault, which does not wait for
-                               anything: softmetal_complete, if the test likes         */
-    SOFTMETAL_COMPLETE_DUE, /* softmetal_complete                                      */
-    SOFTMETAL_HANDLERS_DUE  /* terminal, and not at its end: softmetal_finish          */
+    SOFTMETAL_NOTHING_DUE,  /* not committed, not its turn, or all is over */
+    SOFTMETAL_WAIT_DUE,     /* its turn, but a value that it waits for is not reached: softmetal_time_out */
+    SOFTMETAL_FAULT_DUE,    /* the same of one with a fault, which waits for nothing: softmetal_complete, if the test likes */
+    SOFTMETAL_COMPLETE_DUE, /* softmetal_complete */
+    SOFTMETAL_HANDLERS_DUE  /* terminal, and not at its end: softmetal_finish */
 } softmetal_due;
 softmetal_due softmetal_what_is_due(void *command_buffer);
 /* The same of the k-th newest command buffer of the queue, which may be released at any time once nothing is due. NULL, and
@@ -216,8 +204,8 @@ void *softmetal_first_in_line(void *command_queue);
 /* The event of the last signal that a Metal 4 queue was given, not retained; NULL: none, or a queue of the older kind. */
 void *softmetal_last_signalled(void *command_queue);
 
-/* The newest command buffer made by the queue, and the k-th newest (0 is the newest) that is still
-   alive; NULL when none. Not retained: for buffers that the program made out of the test's sight. */
+/* The newest command buffer made by the queue, and the k-th newest (0 is the newest) that is still alive; NULL when none.
+   Not retained: for buffers that the program made out of the test's sight. */
 void *softmetal_last_buffer(void *command_queue);
 void *softmetal_buffer_at(void *command_queue, unsigned k);
 
@@ -278,10 +266,7 @@ void softmetal_fail_after_signals(void *command_buffer, unsigned n);
    The call gives the first `count` encoders other states, which may be numbers that Metal does not have. Five quirks
    spoil the array. With softmetal_hide_selector("errorState") the objects do not answer errorState. */
 typedef enum softmetal_encoder_state {
-    SOFTMETAL_ENCODER_UNKNOWN,
-    SOFTMETAL_ENCODER_COMPLETED,
-    SOFTMETAL_ENCODER_AFFECTED,
-    SOFTMETAL_ENCODER_PENDING,
+    SOFTMETAL_ENCODER_UNKNOWN, SOFTMETAL_ENCODER_COMPLETED, SOFTMETAL_ENCODER_AFFECTED, SOFTMETAL_ENCODER_PENDING,
     SOFTMETAL_ENCODER_FAULTED
 } softmetal_encoder_state;
 void softmetal_set_encoder_states(void *command_buffer, const long *states, unsigned count);
@@ -333,8 +318,8 @@ void softmetal_hide_class(const char *name);
 
    A timer, which dispatch_after_f arms, puts its function on its queue once its time has come; where it was armed under
    the manual clock, when the test calls softmetal_fire_timers. Until then it keeps the queue, and is nothing that
-   softmetal_settle and its kin wait for. softmetal_reset drops it: its function never runs. Times come from
-   dispatch_time; DISPATCH_TIME_FOREVER never comes, and there are none of the wall clock.
+   softmetal_settle and its kin wait for. softmetal_reset drops it: its function never runs. Its time is one that
+   dispatch_time made of DISPATCH_TIME_NOW; DISPATCH_TIME_FOREVER never comes.
 
    Functions run on a pool of at most SOFTMETAL_DISPATCH_THREADS workers. A function must leave no autorelease pool
    of its own open. It returns: pthread_exit in one is an error. What was given to a queue runs also after its last
@@ -399,9 +384,9 @@ extern void (*softmetal_before)(const char *name);
    A command buffer has its drawables until its completed handlers have run; nothing is shown. */
 
 /* -------------------------------------------------------------------------- >>kernel --
-   A library made from source contains a function for each `kernel void NAME(` in the text; a source
-   with the word `#error` does not compile. Dispatching NAME calls the C function registered under
-   that name with the bound buffers' memory, once for the whole grid. */
+   A library made from source contains a function for each `kernel void NAME(` in the text; a source with the word `#error`
+   does not compile. Dispatching NAME calls the C function registered under that name with the bound buffers' memory, once
+   for the whole grid. */
 
 typedef struct softmetal_kernel_args {
     void *buffers[31];      /* contents + offset, or NULL */
@@ -453,12 +438,11 @@ void *softmetal_run_of(void *command_buffer4); /* that run, not retained; NULL: 
 
 /* --------------------------------------------------------------------------- >>count -- */
 
-/* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer",
-   "encoder", "buffer", "event", "shared_event", "listener", "library", "function", "pipeline",
-   "error", "block", "descriptor", "dispatch_queue", "queue4", "command_buffer4", "allocator",
-   "argument_table", "commit_options", "feedback", "run", "queue_operation", "layer", "drawable", "texture",
-   "encoder_info"), or all of them for NULL. "block" counts handler blocks that Metal still holds, "queue_operation" the
-   signals and waits of Metal 4 queues that are not over. */
+/* Living softmetal objects: of one class by its plain name ("device", "queue", "command_buffer", "encoder", "buffer",
+   "event", "shared_event", "listener", "library", "function", "pipeline", "error", "block", "descriptor",
+   "dispatch_queue", "queue4", "command_buffer4", "allocator", "argument_table", "commit_options", "feedback", "run",
+   "queue_operation", "layer", "drawable", "texture", "encoder_info"), or all of them for NULL. "block" counts handler
+   blocks that Metal still holds, "queue_operation" the signals and waits of Metal 4 queues that are not over. */
 long softmetal_live(const char *kind);
 /* An object (+1) that does nothing but call `gone` when its last reference goes. */
 void *softmetal_new_witness(void (*gone)(void *user), void *user);

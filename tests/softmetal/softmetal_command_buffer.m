@@ -273,9 +273,8 @@ static void draw_chaos(SoftMetalCommandBuffer *buffer)
         sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_PAGE_FAULT});
     else if (!buffer->fault.set && sm_chance(chaos.fail_per_mille))
         sm_set_fault(buffer, (sm_fault){.by_number = true, .number = SOFTMETAL_INTERNAL});
-    buffer->late = sm_chance(chaos.late_handler_per_mille);
+    buffer->late = sm_chance(chaos.complete_out_of_order_per_mille);
     buffer->overlap = sm_chance(chaos.overlap_per_mille);
-    buffer->ends_late = sm_chance(chaos.complete_out_of_order_per_mille);
 }
 
 static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
@@ -284,8 +283,8 @@ static void post(SoftMetalCommandBuffer *buffer, sm_job_kind kind, uint64_t due)
     SM_REQUIRE(job, INTERNAL, "out of memory");
     job->buffer = buffer;
     job->kind = kind;
-    job->late = kind == SM_JOB_COMPLETED && buffer->ends_late;
-    job->due = job->late ? sm_after(due, SM_PATIENCE) : due;
+    job->late = kind == SM_JOB_COMPLETED && buffer->late;
+    job->due = job->late ? sm_after(due, 2 * SM_MILLISECOND) : due;
     sm_engine_post(buffer->engine, job);
 }
 
@@ -440,7 +439,7 @@ static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
     sm_block_check(held);
     id given = buffer->entry == SM_ENTRY_RUN ? sm_new_feedback(buffer) : buffer;
-    void *pool = sm_pool_open();
+    void *pool = sm_pool_push();
     ((handler_block)held->block)(given);
     sm_pool_close(pool);
     if (given != buffer) [given release];

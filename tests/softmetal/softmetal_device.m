@@ -36,19 +36,16 @@ static void set_up_classes(void)
 {
     sm_require_own_classes();
     (void)[SoftMetalZombie class], (void)[SoftMetalError class], (void)[SoftMetalQueue class];
-    (void)[SoftMetalCommandBuffer class], (void)[SoftMetalBlitEncoder class];
-    (void)[SoftMetalComputeEncoder class], (void)[SoftMetalBuffer class], (void)[SoftMetalEvent class];
-    (void)[SoftMetalSharedEvent class], (void)[MTLSharedEventListener class];
-    (void)[MTLCommandBufferDescriptor class], (void)[SoftMetalLibrary class];
+    (void)[SoftMetalCommandBuffer class], (void)[SoftMetalBlitEncoder class], (void)[SoftMetalComputeEncoder class];
+    (void)[SoftMetalBuffer class], (void)[SoftMetalEvent class], (void)[SoftMetalSharedEvent class];
+    (void)[MTLSharedEventListener class], (void)[MTLCommandBufferDescriptor class], (void)[SoftMetalLibrary class];
     (void)[SoftMetalFunction class], (void)[SoftMetalPipeline class], (void)[SoftMetalDevice class];
-    (void)[SoftMetalLayer class], (void)[SoftMetalDrawable class];
-    (void)[SoftMetalTexture class];
+    (void)[SoftMetalLayer class], (void)[SoftMetalDrawable class], (void)[SoftMetalTexture class];
     (void)[SoftMetalQueue4 class], (void)[SoftMetalCommandBuffer4 class], (void)[SoftMetalAllocator class];
     (void)[SoftMetalComputeEncoder4 class], (void)[SoftMetalArgumentTable class], (void)[SoftMetalFeedback class];
     (void)[SoftMetalRun class], (void)[SoftMetalQueueOperation class], (void)[MTL4CommitOptions class];
-    (void)[MTL4CommandQueueDescriptor class];
-    (void)[MTL4ArgumentTableDescriptor class], (void)[NSMutableDictionary class];
-    (void)[NSString class], (void)[NSAutoreleasePool class];
+    (void)[MTL4CommandQueueDescriptor class], (void)[MTL4ArgumentTableDescriptor class];
+    (void)[NSMutableDictionary class], (void)[NSString class], (void)[NSAutoreleasePool class];
     NSMutableArray *names = [[NSMutableArray alloc] init]; /* of libraries: its class has another name */
     [names addObject:@"name"];
     (void)[names containsObject:@"name"];

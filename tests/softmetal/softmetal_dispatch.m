@@ -40,8 +40,8 @@ typedef struct sm_work {
     SoftMetalDispatchQueue *queue; /* not retained: `pending` keeps it */
     void *context;
     void (*function)(void *);
-    uint64_t due; /* of a timer, as sm_now tells it */
-    bool by_hand; /* of a timer: it waits for softmetal_fire_timers */
+    uint64_t due; /* of a timer */
+    bool by_hand; /* of a timer: softmetal_fire_timers alone fires it */
 } sm_work;
 
 #define IDLE_TIME UINT64_C(1000000000) /* a thread with nothing to do ends after this */
@@ -54,6 +54,7 @@ static struct {
     sm_work *timers;              /* by their times */
     pthread_cond_t timers_change; /* for the thread of the timers, which is there from the first one on */
     bool timer_thread;
+    unsigned pending; /* atomic: how many timers there are */
     unsigned ready, most, threads, idle, running;
     unsigned resting; /* of those: they wait for a command buffer, */
     unsigned stuck;   /* ... or in a serial queue behind one that does or did, which has not returned */
@@ -164,7 +165,7 @@ static void call(sm_work *work)
     if (!queue->global) COMES_AFTER(&queue->busy);
     pthread_setspecific(function_key, work);
     current = queue;
-    void *autoreleased = sm_pool_open();
+    void *autoreleased = sm_pool_push();
     work->function(work->context);
     SM_REQUIRE(sm_is_innermost_pool(autoreleased), POOL_ORDER, "a dispatched function left a pool open");
     sm_pool_close(autoreleased);
@@ -241,13 +242,12 @@ static void *worker_main(void *unused)
 
 /* ------------------------------------------------------------------------- the timers -- */
 
-/* With the lock. */
-static void fire(sm_work *timer)
+static sm_work *take_timer(sm_work **link)
 {
-    sm_work **link = &pool.timers;
-    while (*link != timer) link = &(*link)->next;
+    sm_work *timer = *link;
     *link = timer->next;
-    enqueue(timer);
+    __atomic_fetch_sub(&pool.pending, 1, __ATOMIC_RELAXED);
+    return timer;
 }
 
 static void *timers_main(void *unused)
@@ -255,12 +255,12 @@ static void *timers_main(void *unused)
     (void)unused;
     enter();
     for (;;) {
-        sm_work *next = pool.timers;
-        while (next && next->by_hand) next = next->next;
-        if (next && next->due <= sm_now())
-            fire(next);
+        sm_work **next = &pool.timers;
+        while (*next && (*next)->by_hand) next = &(*next)->next;
+        if (*next && (*next)->due <= sm_now())
+            enqueue(take_timer(next));
         else
-            sm_cond_wait_until(&pool.timers_change, &pool.lock, next ? next->due : SM_FOREVER);
+            sm_cond_wait_until(&pool.timers_change, &pool.lock, *next ? (*next)->due : SM_FOREVER);
     }
 }
 
@@ -274,44 +274,26 @@ static void arm(sm_work *timer, uint64_t due)
     timer->next = *place;
     *place = timer;
     timer->queue->pending++;
+    __atomic_fetch_add(&pool.pending, 1, __ATOMIC_RELAXED);
     sm_note_activity();
-    if (!timer->by_hand && !pool.timer_thread) {
-        pool.timer_thread = true;
-        sm_thread_start(timers_main, NULL);
-    }
+    if (!timer->by_hand && !pool.timer_thread) sm_thread_start(timers_main, NULL);
+    if (!timer->by_hand) pool.timer_thread = true;
     pthread_cond_signal(&pool.timers_change);
     leave();
 }
 
-bool sm_drop_timers(void)
-{
-    bool any = false;
-    enter();
-    for (sm_work *timer; (timer = pool.timers); any = true) {
-        pool.timers = timer->next;
-        let_go(timer);
-    }
-    leave();
-    return any;
-}
-
-unsigned softmetal_fire_timers(void)
+static unsigned empty_timers(void (*with)(sm_work *timer))
 {
     unsigned count = 0;
     enter();
-    for (; pool.timers; count++) fire(pool.timers);
+    for (; pool.timers; count++) with(take_timer(&pool.timers));
     leave();
     return count;
 }
 
-unsigned softmetal_timers_pending(void)
-{
-    unsigned count = 0;
-    enter();
-    for (sm_work *timer = pool.timers; timer; timer = timer->next) count++;
-    leave();
-    return count;
-}
+bool sm_drop_timers(void) { return empty_timers(let_go) > 0; }
+unsigned softmetal_fire_timers(void) { return empty_timers(enqueue); }
+unsigned softmetal_timers_pending(void) { return __atomic_load_n(&pool.pending, __ATOMIC_RELAXED); }
 
 /* ------------------------------------------------------------------------- the queues -- */
 
@@ -359,14 +341,13 @@ static void look_behind(void)
     *(void **)&behind.release = dlsym(RTLD_NEXT, "dispatch_release");
 }
 
-static pthread_once_t looked_behind = PTHREAD_ONCE_INIT;
-
 /* Whether the object is the system's. What is neither that nor a queue of softmetal's is a mistake. */
 static bool is_behind(id object, const char *what)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     Class cls = object_getClass(object);
     if (cls == [SoftMetalDispatchQueue class]) return false;
-    pthread_once(&looked_behind, look_behind);
+    pthread_once(&once, look_behind);
     if (behind.async && cls && cls != sm_zombie_class() && !sm_descends(cls, [SoftMetalObject class])) return true;
     sm_check_argument(object, [SoftMetalDispatchQueue class], what);
     return false;
@@ -456,36 +437,27 @@ id sm_dispatch_global_queue(intptr_t identifier, uintptr_t flags)
     return nil;
 }
 
-/* Where there is a libdispatch behind softmetal's, times are in its units: its other functions take them, too. */
+/* In ns of sm_now, which are not the units of a Mac's libdispatch. */
 uint64_t sm_dispatch_time(uint64_t when, int64_t delta)
 {
-    pthread_once(&looked_behind, look_behind);
-    if (behind.time) return behind.time(when, delta);
     if (when == SM_FOREVER) return when;
     if (when == 0) when = sm_now();
     if (delta >= 0) return sm_after(when, (uint64_t)delta);
     return when > -(uint64_t)delta ? when + (uint64_t)delta : 1;
 }
 
-/* On the clock of sm_now. */
-static uint64_t due_at(uint64_t when)
-{
-    const int64_t second = 1000000000;
-    uint64_t now = sm_dispatch_time(0, 0), unit = sm_dispatch_time(now, second) - now;
-    if (when <= now) return 0;
-    return sm_after(sm_now(), (uint64_t)((double)(when - now) / (double)unit * (double)second));
-}
-
 void sm_dispatch_after(uint64_t when, id queue, void *context, void (*function)(void *))
 {
     static const char what[] = "dispatch_after_f";
+    uint64_t now = sm_now();
     __atomic_fetch_add(&pool.armed, 1, __ATOMIC_RELAXED);
     bool theirs = is_behind(queue, what);
     SM_REQUIRE(function, NIL_ARGUMENT, "%s", what);
+    if (when == SM_FOREVER) return;
     if (theirs)
-        behind.after(when, queue, context, function);
-    else if (when != SM_FOREVER)
-        arm(new_work(queue, context, function, what), due_at(when));
+        behind.after(behind.time(0, when > now ? (int64_t)(when - now) : 0), queue, context, function);
+    else
+        arm(new_work(queue, context, function, what), when);
 }
 
 id sm_dispatch_retain(id object, const char *what)

@@ -51,7 +51,7 @@ static void deliver(void *argument)
     sm_notification *note = argument;
     for (int times = SM_QUIRK(doubled_listeners) ? 2 : 1; times > 0; times--) {
         sm_block_check(&note->block);
-        void *pool = sm_pool_open();
+        void *pool = sm_pool_push();
         ((event_block)note->block.block)(note->event, sm_event_value(note->event));
         sm_pool_close(pool);
     }

@@ -91,33 +91,11 @@ bool sm_chance(unsigned per_mille);
 /* --------------------------------------------------------------------------- >>object -- */
 
 typedef enum sm_kind {
-    SM_DEVICE,
-    SM_QUEUE,
-    SM_COMMAND_BUFFER,
-    SM_ENCODER,
-    SM_BUFFER,
-    SM_EVENT,
-    SM_SHARED_EVENT,
-    SM_LISTENER,
-    SM_LIBRARY,
-    SM_FUNCTION,
-    SM_PIPELINE,
-    SM_ERROR,
-    SM_BLOCK,
-    SM_DESCRIPTOR,
-    SM_DISPATCH_QUEUE,
-    SM_QUEUE4,
-    SM_COMMAND_BUFFER4,
-    SM_ALLOCATOR,
-    SM_ARGUMENT_TABLE,
-    SM_COMMIT_OPTIONS,
-    SM_FEEDBACK,
-    SM_RUN,
+    SM_DEVICE, SM_QUEUE, SM_COMMAND_BUFFER, SM_ENCODER, SM_BUFFER, SM_EVENT, SM_SHARED_EVENT, SM_LISTENER, SM_LIBRARY,
+    SM_FUNCTION, SM_PIPELINE, SM_ERROR, SM_BLOCK, SM_DESCRIPTOR, SM_DISPATCH_QUEUE,
+    SM_QUEUE4, SM_COMMAND_BUFFER4, SM_ALLOCATOR, SM_ARGUMENT_TABLE, SM_COMMIT_OPTIONS, SM_FEEDBACK, SM_RUN,
     SM_QUEUE_OPERATION,
-    SM_LAYER,
-    SM_DRAWABLE,
-    SM_TEXTURE,
-    SM_ENCODER_INFO,
+    SM_LAYER, SM_DRAWABLE, SM_TEXTURE, SM_ENCODER_INFO,
     SM_KINDS
 } sm_kind;
 
@@ -146,7 +124,7 @@ void sm_check_argument(id object, Class cls, const char *what);
 /* Whether the thread has an autorelease pool; on a Mac true, for it may have one that softmetal does not see. */
 bool sm_has_pool(void);
 /* The pool around what softmetal calls of the program's. The program's own are counted above it. */
-void *sm_pool_open(void);
+void *sm_pool_push(void) SM_SYMBOL("objc_autoreleasePoolPush");
 bool sm_is_innermost_pool(void *token);
 void sm_pool_close(void *token);
 /* [[object retain] autorelease] for what a method hands to the program, NSString included. */
@@ -180,10 +158,7 @@ typedef struct sm_block {
     sm_block_state state;
 } sm_block;
 
-typedef struct sm_blocks {
-    sm_block *items;
-    unsigned count, capacity;
-} sm_blocks;
+typedef struct sm_blocks { sm_block *items; unsigned count, capacity; } sm_blocks;
 
 sm_block sm_block_take(void *block); /* checks and copies it */
 sm_block sm_block_take_again(void *block); /* one more of a block that was taken */
@@ -198,14 +173,7 @@ void sm_blocks_add(sm_blocks *blocks, sm_block held);
 typedef struct sm_engine sm_engine;
 typedef struct sm_job sm_job;
 
-typedef enum sm_job_kind {
-    SM_JOB_SCHEDULE,
-    SM_JOB_COMPLETED,
-    SM_JOB_HANDLER,
-    SM_JOB_HANDLER_AGAIN
-} sm_job_kind;
-
-#define SM_PATIENCE (2 * SM_MILLISECOND)
+typedef enum sm_job_kind { SM_JOB_SCHEDULE, SM_JOB_COMPLETED, SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN } sm_job_kind;
 
 /* Something for a completion thread to do. */
 struct sm_job {
@@ -215,7 +183,7 @@ struct sm_job {
     unsigned handler; /* SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN: which one */
     uint64_t due;
     bool published; /* SM_JOB_COMPLETED: times and status are stored, the handlers have yet to run */
-    bool late;      /* lets other buffers pass, for SM_PATIENCE at most */
+    bool late;      /* lets other buffers pass */
 };
 
 /* The part of a queue that its threads keep alive. */
@@ -256,22 +224,11 @@ sm_engine *sm_engine_of_running_handler(void);
 
 enum { SM_NOT_ENQUEUED, SM_ENQUEUED, SM_COMMITTED, SM_SCHEDULED, SM_COMPLETED, SM_ERRONEOUS };
 
-typedef struct sm_size {
-    unsigned long width, height, depth;
-} sm_size; /* MTLSize */
-typedef struct sm_origin {
-    unsigned long x, y, z;
-} sm_origin; /* MTLOrigin */
-typedef struct sm_region {
-    sm_origin origin;
-    sm_size size;
-} sm_region; /* MTLRegion */
-typedef struct sm_extent {
-    double width, height;
-} sm_extent; /* CGSize */
-typedef struct sm_range {
-    unsigned long location, length;
-} sm_range; /* NSRange */
+typedef struct sm_size { unsigned long width, height, depth; } sm_size; /* MTLSize */
+typedef struct sm_origin { unsigned long x, y, z; } sm_origin;          /* MTLOrigin */
+typedef struct sm_region { sm_origin origin; sm_size size; } sm_region; /* MTLRegion */
+typedef struct sm_extent { double width, height; } sm_extent;           /* CGSize */
+typedef struct sm_range { unsigned long location, length; } sm_range;   /* NSRange */
 
 typedef enum sm_command_kind { SM_FILL, SM_COPY, SM_DISPATCH, SM_SIGNAL, SM_WAIT } sm_command_kind;
 
@@ -368,7 +325,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     unsigned signals_before_fault, signals_made; /* how many the fault waits for, and how many the GPU has made */
     long *encoder_states;                        /* of the first encoders, in place of what softmetal finds */
     unsigned encoder_state_count;
-    bool has_duration, hold, parked, lose, status_after, late, ends_late, overlap, timing_out;
+    bool has_duration, hold, parked, lose, status_after, late, overlap, timing_out;
     uint64_t duration;
     unsigned hang; /* also a flag to interrupt waits */
 }
@@ -759,11 +716,7 @@ void sm_registry_remove(sm_engine *engine);
 /* Calls `visit` with every engine and its lock; stops when it answers false. */
 bool sm_for_each_engine(bool (*visit)(sm_engine *engine, void *user), void *user);
 
-typedef struct sm_kernel_entry {
-    softmetal_kernel fn;
-    void *user;
-    uint64_t duration;
-} sm_kernel_entry;
+typedef struct sm_kernel_entry { softmetal_kernel fn; void *user; uint64_t duration; } sm_kernel_entry;
 sm_kernel_entry sm_find_kernel(const char *name);
 void sm_library_reset(void);
 

@@ -9,16 +9,10 @@
 
 /* ------------------------------------------------------------------------------ rules -- */
 
-static const char *const rule_names[] = {
-#define SM_RULE_NAME(identifier, name, text) name,
-    SM_RULES(SM_RULE_NAME) SM_RULES_OF_METAL4(SM_RULE_NAME)
-#undef SM_RULE_NAME
-};
-
-static const char *const rule_texts[] = {
-#define SM_RULE_TEXT(identifier, name, text) text,
-    SM_RULES(SM_RULE_TEXT) SM_RULES_OF_METAL4(SM_RULE_TEXT)
-#undef SM_RULE_TEXT
+static const struct { const char *name, *text; } rules[] = {
+#define SM_RULE_ROW(identifier, name, text) {name, text},
+    SM_RULES(SM_RULE_ROW) SM_RULES_OF_METAL4(SM_RULE_ROW)
+#undef SM_RULE_ROW
 };
 
 static bool aborting;
@@ -31,7 +25,7 @@ void sm_abort(sm_rule rule, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(detail, sizeof detail, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "softmetal: %s: %s (%s)\n", rule_names[rule], rule_texts[rule], detail);
+    fprintf(stderr, "softmetal: %s: %s (%s)\n", rules[rule].name, rules[rule].text, detail);
     fflush(stderr);
     /* A second thread in abort would end the process while the handler of SIGABRT runs for the first thread. A fuzzer's
        handler writes the input. So the second thread waits for the end of the process. */
@@ -44,19 +38,14 @@ void sm_abort(sm_rule rule, const char *format, ...)
 
 /* As softmetal_live is asked, and as programs know the objects; NULL: a class with the name that programs use, or none of
    theirs. */
-static const struct {
-    const char *kind, *metal;
-} names[SM_KINDS] = {
+static const struct { const char *kind, *metal; } names[SM_KINDS] = {
     {"device", "MTLDevice"}, {"queue", "MTLCommandQueue"}, {"command_buffer", "MTLCommandBuffer"},
-    {"encoder", "MTLCommandEncoder"}, {"buffer", "MTLBuffer"}, {"event", "MTLEvent"},
-    {"shared_event", "MTLSharedEvent"}, {"listener", NULL}, {"library", "MTLLibrary"}, {"function", "MTLFunction"},
-    {"pipeline", "MTLComputePipelineState"}, {"error", "NSError"}, {"block", NULL}, {"descriptor", NULL},
-    {"dispatch_queue", "dispatch_queue_t"},
-    /* Metal 4 */
+    {"encoder", "MTLCommandEncoder"}, {"buffer", "MTLBuffer"}, {"event", "MTLEvent"}, {"shared_event", "MTLSharedEvent"},
+    {"listener", NULL}, {"library", "MTLLibrary"}, {"function", "MTLFunction"}, {"pipeline", "MTLComputePipelineState"},
+    {"error", "NSError"}, {"block", NULL}, {"descriptor", NULL}, {"dispatch_queue", "dispatch_queue_t"},
     {"queue4", "MTL4CommandQueue"}, {"command_buffer4", "MTL4CommandBuffer"}, {"allocator", "MTL4CommandAllocator"},
-    {"argument_table", "MTL4ArgumentTable"}, {"commit_options", NULL}, {"feedback", "MTL4CommitFeedback"},
-    {"run", NULL}, {"queue_operation", NULL},
-    {"layer", "CAMetalLayer"}, {"drawable", "CAMetalDrawable"}, {"texture", "MTLTexture"},
+    {"argument_table", "MTL4ArgumentTable"}, {"commit_options", NULL}, {"feedback", "MTL4CommitFeedback"}, {"run", NULL},
+    {"queue_operation", NULL}, {"layer", "CAMetalLayer"}, {"drawable", "CAMetalDrawable"}, {"texture", "MTLTexture"},
     {"encoder_info", "MTLCommandBufferEncoderInfo"},
 };
 
@@ -175,31 +164,16 @@ static void __attribute__((noreturn)) complain(id zombie, SEL selector)
     return name ? name : class_getName(self);
 }
 
-/* The runtime comes here with a message that it finds no method for, whoever sent it. */
-- (void)doesNotRecognizeSelector:(SEL)selector
-{
-    sm_abort(SM_RULE_UNKNOWN_MESSAGE, "%s has no %s", [[self class] metalName], sel_getName(selector));
-}
-+ (void)doesNotRecognizeSelector:(SEL)selector
-{
-    sm_abort(SM_RULE_UNKNOWN_MESSAGE, "the class %s has no %s", [self metalName], sel_getName(selector));
-}
-
-#ifndef __APPLE__
-/* GNUstep raises an exception of its own where it gets no signature. */
-- (NSMethodSignature *)methodSignatureForSelector:(SEL)selector
-{
-    NSMethodSignature *signature = [super methodSignatureForSelector:selector];
-    if (!signature) [self doesNotRecognizeSelector:selector];
-    return signature;
-}
-+ (NSMethodSignature *)methodSignatureForSelector:(SEL)selector
-{
-    NSMethodSignature *signature = [super methodSignatureForSelector:selector];
-    if (!signature) [self doesNotRecognizeSelector:selector];
-    return signature;
-}
-#endif
+/* The runtime asks for the signature of a message that it finds no method for, whoever sent it. */
+#define TELLS_OF_UNKNOWN(sign, of_class, its_class)                                                                    \
+    sign(NSMethodSignature *)methodSignatureForSelector : (SEL)selector                                                \
+    {                                                                                                                  \
+        NSMethodSignature *signature = [super methodSignatureForSelector:selector];                                    \
+        SM_REQUIRE(signature, UNKNOWN_MESSAGE, of_class "%s has no %s", [its_class metalName], sel_getName(selector)); \
+        return signature;                                                                                              \
+    }
+TELLS_OF_UNKNOWN(-, "", [self class])
+TELLS_OF_UNKNOWN(+, "the class ", self)
 
 /* The subclasses release what they hold, then come here. NSObject's dealloc is left out: it would free
    the memory, which stays as a zombie. */

@@ -18,7 +18,7 @@ static void copy_words(void *to, const void *from, size_t size)
 #define DEFAULT_WATCHDOG UINT64_C(5000000000)
 
 static softmetal_timing timing_now = {.watchdog_ns = DEFAULT_WATCHDOG};
-static softmetal_chaos chaos_now;
+static union chaos_words { softmetal_chaos chaos; uint64_t words[(sizeof(softmetal_chaos) + 7) / 8]; } chaos_now;
 static softmetal_clock clock_now;
 
 void sm_timing(softmetal_timing *out) { copy_words(out, &timing_now, sizeof *out); }
@@ -26,9 +26,7 @@ void softmetal_get_timing(softmetal_timing *out) { sm_timing(out); }
 void softmetal_set_timing(const softmetal_timing *timing) { copy_words(&timing_now, timing, sizeof *timing); }
 
 /* Words: read often, and without a lock. */
-typedef struct quirk_words {
-    uint64_t words[(sizeof(softmetal_quirks) + 7) / 8];
-} quirk_words;
+typedef struct quirk_words { uint64_t words[(sizeof(softmetal_quirks) + 7) / 8]; } quirk_words;
 static quirk_words quirks_now;
 
 softmetal_quirks sm_quirks(void)
@@ -51,22 +49,15 @@ void softmetal_set_quirks(const softmetal_quirks *quirks)
 
 softmetal_chaos sm_chaos(void)
 {
-    return (softmetal_chaos){
-        .fail_per_mille = __atomic_load_n(&chaos_now.fail_per_mille, __ATOMIC_RELAXED),
-        .late_handler_per_mille = __atomic_load_n(&chaos_now.late_handler_per_mille, __ATOMIC_RELAXED),
-        .overlap_per_mille = __atomic_load_n(&chaos_now.overlap_per_mille, __ATOMIC_RELAXED),
-        .complete_out_of_order_per_mille =
-            __atomic_load_n(&chaos_now.complete_out_of_order_per_mille, __ATOMIC_RELAXED),
-    };
+    union chaos_words read;
+    copy_words(&read, &chaos_now, sizeof read);
+    return read.chaos;
 }
 
 void softmetal_set_chaos(const softmetal_chaos *chaos)
 {
-    __atomic_store_n(&chaos_now.fail_per_mille, chaos->fail_per_mille, __ATOMIC_RELAXED);
-    __atomic_store_n(&chaos_now.late_handler_per_mille, chaos->late_handler_per_mille, __ATOMIC_RELAXED);
-    __atomic_store_n(&chaos_now.overlap_per_mille, chaos->overlap_per_mille, __ATOMIC_RELAXED);
-    __atomic_store_n(&chaos_now.complete_out_of_order_per_mille, chaos->complete_out_of_order_per_mille,
-                     __ATOMIC_RELAXED);
+    union chaos_words given = {.chaos = *chaos};
+    copy_words(&chaos_now, &given, sizeof given);
 }
 
 softmetal_clock sm_clock(void) { return __atomic_load_n(&clock_now, __ATOMIC_RELAXED); }
@@ -74,11 +65,7 @@ void softmetal_set_clock(softmetal_clock clock) { __atomic_store_n(&clock_now, c
 
 /* -------------------------------------------------------------------- creations that fail -- */
 
-typedef struct sm_creations {
-    unsigned count, failing;
-    bool persistent;
-} sm_creations;
-
+typedef struct sm_creations { unsigned count, failing; bool persistent; } sm_creations;
 static sm_creations of_metal, of_dispatch;
 
 static void fail_creation(sm_creations *kind, unsigned n, bool persistent)

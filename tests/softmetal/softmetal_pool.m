@@ -8,7 +8,7 @@
 static __thread NSAutoreleasePool *pools[MAX_POOLS];
 static __thread unsigned pool_count;
 
-void *sm_pool_open(void)
+void *sm_pool_push(void)
 {
     SM_REQUIRE(pool_count < MAX_POOLS, POOL_ORDER, "more than %d pools on this thread", MAX_POOLS);
     pools[pool_count] = [[NSAutoreleasePool alloc] init];
@@ -24,9 +24,6 @@ void sm_pool_close(void *token)
     pool_count = place - 1;
     [pools[pool_count] release];
 }
-
-void *sm_pool_push(void) SM_SYMBOL("objc_autoreleasePoolPush");
-void *sm_pool_push(void) { return sm_pool_open(); }
 
 void sm_pool_pop(void *token) SM_SYMBOL("objc_autoreleasePoolPop");
 void sm_pool_pop(void *token)

@@ -107,32 +107,24 @@ static void unlink_job(sm_engine *engine, sm_job *job)
     engine->waiting_jobs--;
 }
 
-/* The handlers of a buffer have run: the late ones have been overtaken, and are due. Those that have no status yet may be
-   overtaken again. */
+/* A buffer has come to its end: the late ones have been overtaken, and are due. By chance they may be overtaken again. */
 static void late_jobs_are_due(sm_engine *engine)
 {
     for (sm_job *job = engine->first_job; job; job = job->next) {
         if (!job->late) continue;
-        job->late = !job->published && sm_chance(sm_chaos().complete_out_of_order_per_mille);
+        job->late = sm_chance(sm_chaos().complete_out_of_order_per_mille);
         job->due = 0;
     }
 }
 
-/* With the lock, which it gives up meanwhile. False: the job is in the list again. */
-static bool complete_buffer(sm_engine *engine, sm_job *job)
+/* With the lock, which it gives up meanwhile. */
+static void complete_buffer(sm_engine *engine, sm_job *job)
 {
     SoftMetalCommandBuffer *buffer = job->buffer;
     if (!job->published) {
         softmetal_timing timing;
         sm_timing(&timing);
-        job->published = true;
         sm_publish(buffer);
-        job->late = buffer->late;
-        if (job->late) {
-            job->due = sm_after(sm_now(), SM_PATIENCE);
-            sm_engine_post(engine, job);
-            return false;
-        }
         if (timing.handler.max_ns > 0) {
             pthread_mutex_unlock(&engine->lock);
             sm_sleep_precisely(sm_draw(timing.handler));
@@ -142,7 +134,7 @@ static bool complete_buffer(sm_engine *engine, sm_job *job)
     buffer->parked = buffer->hold;
     if (buffer->parked) {
         engine->unsettled--;
-        return true;
+        return;
     }
     bool lose = buffer->lose;
     pthread_mutex_unlock(&engine->lock);
@@ -152,13 +144,15 @@ static bool complete_buffer(sm_engine *engine, sm_job *job)
     }
     pthread_mutex_lock(&engine->lock);
     late_jobs_are_due(engine);
-    return true;
 }
 
 /* As complete_buffer. */
-static bool run_job(sm_engine *engine, sm_job *job)
+static void run_job(sm_engine *engine, sm_job *job)
 {
-    if (job->kind == SM_JOB_COMPLETED) return complete_buffer(engine, job);
+    if (job->kind == SM_JOB_COMPLETED) {
+        complete_buffer(engine, job);
+        return;
+    }
     pthread_mutex_unlock(&engine->lock);
     switch (job->kind) {
     case SM_JOB_SCHEDULE: sm_mark_scheduled(job->buffer); break;
@@ -167,7 +161,6 @@ static bool run_job(sm_engine *engine, sm_job *job)
     case SM_JOB_COMPLETED: break;
     }
     pthread_mutex_lock(&engine->lock);
-    return true;
 }
 
 static void *completer_main(void *argument)
@@ -183,7 +176,8 @@ static void *completer_main(void *argument)
         if (job) {
             unlink_job(engine, job);
             engine_of_running_handler = engine;
-            if (run_job(engine, job)) free(job);
+            run_job(engine, job);
+            free(job);
             engine_of_running_handler = NULL;
             continue;
         }

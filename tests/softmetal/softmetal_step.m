@@ -18,6 +18,13 @@ static void end_step(SoftMetalCommandBuffer *buffer)
     sm_engine_release(engine);
 }
 
+static void step(void *command_buffer, const char *what, void (*with)(SoftMetalCommandBuffer *buffer, const char *what))
+{
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
+    with(buffer, what);
+    end_step(buffer);
+}
+
 static unsigned long status_of(SoftMetalCommandBuffer *buffer)
 {
     return __atomic_load_n(&buffer->status, __ATOMIC_ACQUIRE);
@@ -86,26 +93,9 @@ static void complete(SoftMetalCommandBuffer *buffer, const char *what)
     if (runs_no_handlers(buffer)) end_buffer(buffer);
 }
 
-void softmetal_schedule(void *command_buffer)
-{
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_schedule");
-    schedule(buffer, "softmetal_schedule");
-    end_step(buffer);
-}
-
-void softmetal_execute(void *command_buffer)
-{
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_execute");
-    execute(buffer, "softmetal_execute");
-    end_step(buffer);
-}
-
-void softmetal_complete(void *command_buffer)
-{
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_complete");
-    complete(buffer, "softmetal_complete");
-    end_step(buffer);
-}
+void softmetal_schedule(void *command_buffer) { step(command_buffer, "softmetal_schedule", schedule); }
+void softmetal_execute(void *command_buffer) { step(command_buffer, "softmetal_execute", execute); }
+void softmetal_complete(void *command_buffer) { step(command_buffer, "softmetal_complete", complete); }
 
 /* ----------------------------------------------------------------------- the handlers -- */
 
@@ -160,27 +150,17 @@ static void join_handler(SoftMetalCommandBuffer *buffer, unsigned k, const char 
     pthread_mutex_unlock(&buffer->engine->lock);
 }
 
-void softmetal_begin_handler(void *command_buffer, unsigned k)
+static void step_handler(void *command_buffer, unsigned k, const char *what, bool begins, bool joins)
 {
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_begin_handler");
-    begin_handler(buffer, k, "softmetal_begin_handler");
+    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, what);
+    if (begins) begin_handler(buffer, k, what);
+    if (joins) join_handler(buffer, k, what);
     end_step(buffer);
 }
 
-void softmetal_join_handler(void *command_buffer, unsigned k)
-{
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_join_handler");
-    join_handler(buffer, k, "softmetal_join_handler");
-    end_step(buffer);
-}
-
-void softmetal_run_handler(void *command_buffer, unsigned k)
-{
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_run_handler");
-    begin_handler(buffer, k, "softmetal_run_handler");
-    join_handler(buffer, k, "softmetal_run_handler");
-    end_step(buffer);
-}
+void softmetal_begin_handler(void *buffer, unsigned k) { step_handler(buffer, k, "softmetal_begin_handler", true, false); }
+void softmetal_join_handler(void *buffer, unsigned k) { step_handler(buffer, k, "softmetal_join_handler", false, true); }
+void softmetal_run_handler(void *buffer, unsigned k) { step_handler(buffer, k, "softmetal_run_handler", true, true); }
 
 void softmetal_call_handler_again(void *command_buffer, unsigned k)
 {
@@ -340,12 +320,7 @@ static void finish(SoftMetalCommandBuffer *buffer, const char *what)
     end_buffer(buffer);
 }
 
-void softmetal_finish(void *command_buffer)
-{
-    SoftMetalCommandBuffer *buffer = begin_step(command_buffer, "softmetal_finish");
-    finish(buffer, "softmetal_finish");
-    end_step(buffer);
-}
+void softmetal_finish(void *command_buffer) { step(command_buffer, "softmetal_finish", finish); }
 
 /* The first in line; then what is terminal but not at its end: the oldest committed one either way. */
 static SoftMetalCommandBuffer *retain_next_unfinished(sm_engine *engine)

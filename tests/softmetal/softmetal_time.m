@@ -131,8 +131,8 @@ static void *make_a_pool(void *unused)
     return unused;
 }
 
-/* What GNUstep does at the first pool of a second thread it does without a lock, and beside what it does in exit(): of two
-   such threads, or of one that is late, one calls NULL or retains what was freed. So one comes and goes before all others. */
+/* What GNUstep does at the first pool of a second thread it does without a lock, and beside what it does in exit(): one of
+   two such threads, or one that is late, calls NULL or retains what was freed. So one comes and goes before all others. */
 static void become_multithreaded(void)
 {
     pthread_t first;
