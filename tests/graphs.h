@@ -1000,6 +1000,18 @@ static void expect_tickets(graph *g, const model_work *reader, int queue, int64_
         expect_written(g, reader, &g->work[g->q[queue].tickets[ticket]], true);
 }
 
+/* R36: a submission ON_GPU, whose command buffers share nothing here, may signal the value before its own waits end. */
+static bool jumps(const graph *g, const model_point *p)
+{
+    int i;
+    for (i = 0; i < g->work_count; i++) {
+        const model_signal *s = g->work[i].fronted ? signal_of(&g->work[i], p->timeline) : NULL;
+        if (s && !s->by_host && s->value >= p->value && !g->work[i].run)
+            return true;
+    }
+    return false;
+}
+
 /* R36, "Overlap": what a wait orders before this work, which runs now. A ticket: all work up to it. A value: the work
    that signals it or a lower one. Where the work is held until the value is reached, all tickets before that work, too;
    where both do it on the GPU, the command buffer that signals (on Metal 4: all before the signal), but not behind a
@@ -1010,15 +1022,17 @@ static void check_memory(graph *g, const model_work *reader)
     int i;
     for (k = 0; k < reader->wait_count; k++) {
         const model_point *p = &reader->waits[k];
-        if (p->queue >= 0)
+        if (p->queue >= 0) {
             expect_tickets(g, reader, p->queue, p->ticket);
-        for (i = 0; p->queue < 0 && i < g->work_count; i++) {
+            continue;
+        }
+        const model_timeline *t = &g->t[p->timeline];
+        bool lets_go = reader->on_gpu && (t->failure || !(reader->encodes || reader->run) || jumps(g, p));
+        for (i = 0; i < g->work_count && !(reader->on_gpu && t->others); i++) {
             const model_work *w = &g->work[i];
-            const model_signal *s = signal_of(w, p->timeline);
-            if (!s || !model_ran(w) || s->value > p->value || (reader->on_gpu && g->t[p->timeline].others))
-                continue;
-            bool reached = !reader->on_gpu || s->by_host;
-            if (!reached && (g->t[p->timeline].failure || !(reader->encodes || reader->run)))
+            const model_signal *s = model_ran(w) ? signal_of(w, p->timeline) : NULL;
+            bool reached = !reader->on_gpu || (s && s->by_host);
+            if (!s || s->value > p->value || (!reached && lets_go))
                 continue;
             expect_written(g, reader, w, reached || w->run);
             if (reached || w->run)
