@@ -172,6 +172,7 @@ typedef struct model_timeline {
     void *imported; /* the event, +1, or NULL */
     bool closed;    /* the program has destroyed it: nothing can be asked any more */
     uint64_t reached, sent, event;
+    uint64_t began;  /* what was reached as the step began */
     uint64_t top;    /* the highest value that was drawn */
     results failure; /* 0: has not failed. Where nothing can be asked, all that may have come first */
     results causes;  /* of the step in which it failed */
@@ -403,12 +404,16 @@ static uint64_t model_lowest_sent(const graph *g, int timeline, const model_work
     return lowest;
 }
 
-/* 0: it has not ended; else how. */
+/* 0: it has not ended; else how. A timeline that nothing can be asked of may have failed first, or have reached the value. */
 static results model_point_result(const graph *g, const model_point *p)
 {
     const model_work *w;
-    if (p->queue < 0)
-        return p->value <= g->t[p->timeline].reached ? ONLY_OK : g->t[p->timeline].failure;
+    if (p->queue < 0) {
+        const model_timeline *t = &g->t[p->timeline];
+        if (p->value > t->reached)
+            return t->failure;
+        return ONLY_OK | (t->closed && t->failed_at == g->step && p->value > t->began ? t->failure : 0);
+    }
     if (p->ticket <= 0)
         return ONLY_OK;
     w = &g->work[g->q[p->queue].tickets[p->ticket]];
@@ -429,32 +434,32 @@ static bool model_never_comes(const graph *g, const model_work *w, const model_p
     return true;
 }
 
-/* What the work inherits. *own: what it fails with itself. */
-static results model_failed_waits(const graph *g, const model_work *w, results *own)
-{
-    results all = 0;
-    unsigned i;
-    for (i = 0; i < w->wait_count; i++) {
-        results result = model_point_result(g, &w->waits[i]);
-        if (!result && w->state != MODEL_SENT && model_never_comes(g, w, &w->waits[i]))
-            *own |= RESULT(GPUSYNC_ERROR_DESTROYED);
-        all |= result & ~ONLY_OK;
-    }
-    return all;
-}
+/* How work stands with what it waits for. */
+typedef struct model_waits {
+    bool over, well; /* all has ended; and may have ended well */
+    results own;     /* what the work fails with itself */
+    results theirs;  /* what it inherits */
+} model_waits;
 
 /* R18: what other code has brought, and work behind this one in its queue is to signal again, is over for the work. */
-static bool model_waits_over(const graph *g, const model_work *w)
+static model_waits model_look(const graph *g, const model_work *w)
 {
+    model_waits all = {true, true, 0, 0};
     unsigned i;
     for (i = 0; i < w->wait_count; i++) {
         const model_point *p = &w->waits[i];
-        bool brought = p->queue < 0 && g->t[p->timeline].others && g->t[p->timeline].event >= p->value &&
-                       model_lowest_sent(g, p->timeline, w) > p->value;
-        if (!brought && !model_point_result(g, p))
-            return false;
+        results result = model_point_result(g, p);
+        bool sent = w->state == MODEL_SENT;
+        if (!result && sent && p->queue < 0 && g->t[p->timeline].others && g->t[p->timeline].event >= p->value &&
+            model_lowest_sent(g, p->timeline, w) > p->value)
+            result = ONLY_OK;
+        if (!result && !sent && model_never_comes(g, w, p))
+            all.own = RESULT(GPUSYNC_ERROR_DESTROYED);
+        all.over = all.over && result;
+        all.well = all.well && result & ONLY_OK;
+        all.theirs |= result & ~ONLY_OK;
     }
-    return true;
+    return all;
 }
 
 /* S6, R36: it is reached; or, where the GPU waits, Metal has work whose signal the GPU makes, or others make one. */
@@ -463,7 +468,7 @@ static bool model_comes(const graph *g, const model_work *w, const model_point *
     results result = model_point_result(g, p);
     int i;
     if (result || p->queue >= 0 || !w->on_gpu)
-        return result == ONLY_OK;
+        return result & ONLY_OK;
     if (g->t[p->timeline].others)
         return true;
     for (i = 0; i < g->work_count; i++) {
@@ -651,18 +656,19 @@ static bool model_ends(const graph *g, const model_work *w, results *own, result
 {
     const model_queue *q = &g->q[w->queue];
     bool failed = w->failed || (w->behind >= 0 && g->work[w->behind].failed); /* a marker fails with its error */
-    bool over = w->ended && model_waits_over(g, w);
-    *own = w->own;
-    *theirs = w->theirs | model_heirs(g, w) | model_failed_waits(g, w, own);
+    model_waits waits = model_look(g, w);
+    results heirs = model_heirs(g, w);
+    *own = w->own | waits.own;
+    *theirs = w->theirs | waits.theirs | heirs;
     if (w->state != MODEL_SENT)
         return w->state == MODEL_OVER;
     if (q->abandoned)
         *own |= RESULT(GPUSYNC_ERROR_DESTROYED);
     if (failed && (w->ended || q->abandoned))
         *own |= RESULT(GPUSYNC_ERROR_EXECUTION);
-    else if (over && !*theirs)
+    else if (w->ended && waits.well && !heirs)
         *own |= ONLY_OK;
-    return over || *own;
+    return *own || (w->ended && waits.over);
 }
 
 /* S3: ordered work and markers in their turn. well: only what ends so. agreed: only with what gpusync says. */
@@ -692,12 +698,13 @@ static bool model_fail_held(graph *g)
     int i;
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
-        results own = 0, theirs = w->state == MODEL_HELD ? model_failed_waits(g, w, &own) : 0;
-        if (w->state == MODEL_HELD && !w->unordered && g->q[w->queue].stuck >= 0)
-            theirs |= model_heirs(g, w);
-        if (own | theirs)
-            model_doom(w, own, theirs);
-        moved = moved || own || theirs;
+        model_waits waits = model_look(g, w);
+        if (!w->unordered && g->q[w->queue].stuck >= 0)
+            waits.theirs |= model_heirs(g, w);
+        if (w->state != MODEL_HELD || !(waits.own | waits.theirs))
+            continue;
+        model_doom(w, waits.own, waits.theirs);
+        moved = true;
     }
     return moved;
 }
@@ -775,6 +782,8 @@ static bool model_send_one(graph *g, bool has)
 static void model_move(graph *g)
 {
     int i;
+    for (i = 0; i < (int)g->rules->timelines; i++)
+        g->t[i].began = g->t[i].reached;
     while (model_send_one(g, true) || model_settle_one(g, true, true) || model_read(g) ||
            model_settle_one(g, false, true) || model_raise(g) || model_fail_held(g) || model_send_one(g, false) ||
            model_settle_one(g, false, false)) {}
@@ -1769,7 +1778,7 @@ static void step_open(graph *g)
     }
     void *buffer = draw_buffer(g, w);
     for (k = 0; k < w->wait_count; k++)
-        if (!w->enqueued || model_point_result(g, &w->waits[k]) == ONLY_OK)
+        if (!w->enqueued || model_point_result(g, &w->waits[k]) & ONLY_OK)
             w->waits[kept++] = w->waits[k];
     w->wait_count = kept;
     tell_work(g, w, "open");
