@@ -989,7 +989,7 @@ static const void *front_of(const graph *g, const model_work *w)
 }
 
 /* Everything that the work has written is there, or will never be. all: of each of its command buffers. */
-static void expect_written(graph *g, const model_work *reader, const model_work *w, bool all)
+static void needs_written(graph *g, const model_work *reader, const model_work *w, bool all)
 {
     unsigned k;
     bool there = true;
@@ -1002,52 +1002,66 @@ static void expect_written(graph *g, const model_work *reader, const model_work 
                  (int)(reader - g->work), (int)(w - g->work));
 }
 
-static void expect_tickets(graph *g, const model_work *reader, int queue, int64_t last)
+static void needs_tickets(graph *g, const model_work *reader, int queue, int64_t last)
 {
     int64_t ticket;
     for (ticket = 1; ticket <= last; ticket++)
-        expect_written(g, reader, &g->work[g->q[queue].tickets[ticket]], true);
+        needs_written(g, reader, &g->work[g->q[queue].tickets[ticket]], true);
 }
 
-/* R36: a submission ON_GPU, whose command buffers share nothing here, may signal the value before its own waits end. */
-static bool jumps(const graph *g, const model_point *p)
+/* R36: the submission is ON_GPU, and its command buffers share nothing: it may run, and signal, before its waits end. */
+static bool jumps(const model_work *w)
+{
+    return w->fronted && !w->run;
+}
+
+static bool let_go_by_a_jump(const graph *g, int timeline, uint64_t value)
 {
     int i;
     for (i = 0; i < g->work_count; i++) {
-        const model_signal *s = g->work[i].fronted ? signal_of(&g->work[i], p->timeline) : NULL;
-        if (s && !s->by_host && s->value >= p->value && !g->work[i].run)
+        const model_signal *s = jumps(&g->work[i]) ? signal_of(&g->work[i], timeline) : NULL;
+        if (s && s->value >= value)
             return true;
     }
     return false;
 }
 
-/* R36, "Overlap": what a wait orders before this work, which runs now. A ticket: all work up to it. A value: the work
-   that signals it or a lower one. Where the work is held until the value is reached, all tickets before that work, too;
-   where both do it on the GPU, the command buffer that signals (on Metal 4: all before the signal), but not behind a
-   command buffer of gpusync's own with the waits, nor where other code may signal. */
-static void check_memory(graph *g, const model_work *reader)
+/* R36, "Overlap": the work that signals the value, or a lower one, comes before this work, which runs now. Where this
+   work is held until the value is reached, all tickets before that work do, too; where both do it on the GPU, the command
+   buffer that signals does (on Metal 4: all before the signal), but not where other code may signal, nor once the
+   timeline has failed. */
+static void needs_value(graph *g, const model_work *reader, int timeline, uint64_t value, bool ordered)
+{
+    const model_timeline *t = &g->t[timeline];
+    int i;
+    ordered = ordered && !t->failure && !let_go_by_a_jump(g, timeline, value);
+    for (i = 0; i < g->work_count && !(reader->on_gpu && t->others); i++) {
+        const model_work *w = &g->work[i];
+        const model_signal *s = model_ran(w) ? signal_of(w, timeline) : NULL;
+        bool reached = !reader->on_gpu || (s && s->by_host);
+        if (!s || s->value > value || !(reached || ordered))
+            continue;
+        needs_written(g, reader, w, reached || w->run);
+        if (reached || w->run)
+            needs_tickets(g, reader, w->queue, w->ticket);
+    }
+}
+
+/* What the waits of this work order before it, which runs now; and what its signals on the GPU come behind: last, at the
+   end of its last command buffer. */
+static void check_memory(graph *g, const model_work *w, bool last)
 {
     unsigned k;
-    int i;
-    for (k = 0; k < reader->wait_count; k++) {
-        const model_point *p = &reader->waits[k];
-        if (p->queue >= 0) {
-            expect_tickets(g, reader, p->queue, p->ticket);
-            continue;
-        }
-        const model_timeline *t = &g->t[p->timeline];
-        bool lets_go = reader->on_gpu && (t->failure || !(reader->encodes || reader->run) || jumps(g, p));
-        for (i = 0; i < g->work_count && !(reader->on_gpu && t->others); i++) {
-            const model_work *w = &g->work[i];
-            const model_signal *s = model_ran(w) ? signal_of(w, p->timeline) : NULL;
-            bool reached = !reader->on_gpu || (s && s->by_host);
-            if (!s || s->value > p->value || (!reached && lets_go))
-                continue;
-            expect_written(g, reader, w, reached || w->run);
-            if (reached || w->run)
-                expect_tickets(g, reader, w->queue, w->ticket);
-        }
+    for (k = 0; k < w->wait_count; k++) {
+        const model_point *p = &w->waits[k];
+        if (p->queue >= 0)
+            needs_tickets(g, w, p->queue, p->ticket);
+        else
+            needs_value(g, w, p->timeline, p->value, !jumps(w));
     }
+    for (k = 0; k < w->signal_count && last && !w->run && !w->fronted; k++)
+        if (!w->signals[k].by_host && !g->t[w->signals[k].timeline].failure)
+            needs_value(g, w, w->signals[k].timeline, w->signals[k].value - 1, true);
 }
 
 /* A kernel: the command buffer with this number runs. Its signals are at its end. */
@@ -1061,8 +1075,9 @@ static void run_buffer(void *user, const softmetal_kernel_args *args)
     w->wrote[number % MOST_BUFFERS] = true;
     if (w->state == MODEL_GONE && w->enqueued) /* R34: the program has committed that itself, and it signals nothing */
         return;
-    check_memory(g, w);
-    for (k = 0; !w->run && number % MOST_BUFFERS == w->buffer_count - 1 && k < w->signal_count; k++) {
+    bool last = number % MOST_BUFFERS == w->buffer_count - 1;
+    check_memory(g, w, last);
+    for (k = 0; !w->run && last && k < w->signal_count; k++) {
         uint64_t *event = &g->t[w->signals[k].timeline].event;
         if (!w->signals[k].by_host && w->signals[k].value > *event)
             *event = w->signals[k].value;
@@ -2305,7 +2320,7 @@ static void open_graph(graph *g)
     stage_open(&g->s, &desc);
     softmetal_set_kernel("mark", run_buffer, g, 0);
     softmetal_get_quirks(&quirks);
-    g->deaf = g->begin || (draws(g, DRAWS_OTHERS) && chance(g, 50)); /* listeners have threads of their own */
+    g->deaf = g->begin || (draws(g, DRAWS_OTHERS) && chance(g, 75)); /* listeners have threads of their own */
     quirks.deaf_to_everything = g->deaf;
     softmetal_set_quirks(&quirks);
     g->order = orders[draw(g, LENGTH(orders))];
@@ -2329,8 +2344,8 @@ static void open_graph(graph *g)
     for (i = 0; i < g->rules->timelines; i++) {
         gpusync_timeline_desc timeline = {0};
         timeline.order_only = draws(g, DRAWS_ORDER_ONLY) && chance(g, 50);
-        timeline.signalled_by_others = draws(g, DRAWS_OTHERS) && chance(g, 40);
-        if (timeline.signalled_by_others && chance(g, 50))
+        timeline.signalled_by_others = draws(g, DRAWS_OTHERS) && chance(g, 60);
+        if (timeline.signalled_by_others && chance(g, 70))
             import_event(g, i, &timeline);
         g->t[i].order_only = timeline.order_only;
         g->t[i].others = timeline.signalled_by_others;
