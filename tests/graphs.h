@@ -701,6 +701,8 @@ static bool model_fail_held(graph *g)
         model_waits waits = model_look(g, w);
         if (!w->unordered && g->q[w->queue].stuck >= 0)
             waits.theirs |= model_heirs(g, w);
+        if (g->lost)
+            waits.own |= RESULT(GPUSYNC_ERROR_DEVICE_LOST);
         if (w->state != MODEL_HELD || !(waits.own | waits.theirs))
             continue;
         model_doom(w, waits.own, waits.theirs);
@@ -815,7 +817,8 @@ static void model_lose(graph *g)
     g->lost = true;
     g->lost_at = graph_now();
     for (i = 0; i < g->work_count; i++)
-        model_doom(&g->work[i], RESULT(GPUSYNC_ERROR_DEVICE_LOST), 0);
+        if (g->work[i].state == MODEL_OVER) /* of what is held some may go first */
+            model_doom(&g->work[i], RESULT(GPUSYNC_ERROR_DEVICE_LOST), 0);
 }
 
 static int64_t model_done(const graph *g, int queue)
@@ -1227,7 +1230,7 @@ static int work_of_failure(const graph *g, int queue, const gpusync_error *error
     for (i = 0; i < g->work_count && error->ticket == 0; i++) {
         const model_work *w = &g->work[i];
         bool fits = w->queue == queue && w->unordered && w->state == MODEL_SETTLED && w->result == error->result &&
-                    (error->inherited || atoi(error->label) == i);
+                    error->ran == (w->ran && w->buffer_count) && (error->inherited || atoi(error->label) == i);
         for (k = 0; fits && k < q->recorded; k++)
             fits = q->record[k] != i;
         if (fits)
@@ -1465,6 +1468,13 @@ static void read_events(graph *g)
     assert_true(softmetal_settle_listeners(SECONDS(60)));
 }
 
+/* What never runs counts in Metal while the program has a reference. */
+static void let_go(model_work *w)
+{
+    while (w->buffer_count)
+        metal_release(w->buffers[--w->buffer_count]);
+}
+
 static void run_all_callbacks(graph *g)
 {
     size_t count;
@@ -1501,6 +1511,9 @@ static void check(graph *g)
         if (!g->q[i].closed && flying[i] != model_in_flight(g, i) && !draws(g, DRAWS_OTHERS))
             wrong(g, "without a look %d are in flight on queue %d, the contract %d", (int)flying[i], i,
                   (int)model_in_flight(g, i));
+    for (i = 0; i < g->work_count; i++)
+        if (g->work[i].state == MODEL_SETTLED && !g->work[i].ran)
+            let_go(&g->work[i]);
     if (g->judge)
         g->judge(g);
 }
@@ -1612,8 +1625,7 @@ static void tell_work(graph *g, const model_work *w, const char *what)
     say(g, "\n");
 }
 
-/* Metal's queue would wait for an enqueued buffer: the program commits that itself. What else is discarded counts in
-   Metal while the program has a reference. */
+/* Metal's queue would wait for an enqueued buffer: the program commits that itself. */
 static void throw_away(graph *g, model_work *w)
 {
     unsigned k;
@@ -1623,11 +1635,9 @@ static void throw_away(graph *g, model_work *w)
             metal_commit(w->buffers[k]);
         if (!w->run)
             assert_ok(gpusync_command_buffer_discard(g->s.q[w->queue], w->buffers[k]));
-        if (!w->enqueued)
-            metal_release(w->buffers[k]);
     }
     if (!w->enqueued)
-        w->buffer_count = 0;
+        let_go(w);
 }
 
 /* Either the work is accepted, or refused as the contract says; then it has changed nothing. */
@@ -2294,8 +2304,8 @@ static void end_graph(graph *g)
     for (i = 0; i < g->work_count; i++) {
         unsigned k;
         w = &g->work[i];
-        for (k = 0; w->state == MODEL_SETTLED && !w->marker && k < w->buffer_count; k++)
-            if (w->wrote[k] ? !w->ran : w->result == GPUSYNC_OK)
+        for (k = 0; w->state == MODEL_SETTLED && !w->marker && k < MOST_BUFFERS; k++)
+            if (w->wrote[k] ? !w->ran : k < w->buffer_count && w->result == GPUSYNC_OK)
                 wrong(g, "buffer %u of work %d has run, or has not", k, i);
     }
 }
