@@ -660,8 +660,10 @@ static bool model_ends(const graph *g, const model_work *w, results *own, result
     results heirs = model_heirs(g, w);
     *own = w->own | waits.own;
     *theirs = w->theirs | waits.theirs | heirs;
-    if (w->state != MODEL_SENT)
+    if (w->state != MODEL_SENT) {
+        *own |= g->lost && !w->fixed ? RESULT(GPUSYNC_ERROR_DEVICE_LOST) : 0;
         return w->state == MODEL_OVER;
+    }
     if (q->abandoned)
         *own |= RESULT(GPUSYNC_ERROR_DESTROYED);
     if (failed && (w->ended || q->abandoned))
@@ -789,9 +791,11 @@ static void model_move(graph *g)
     while (model_send_one(g, true) || model_settle_one(g, true, true) || model_read(g) ||
            model_settle_one(g, false, true) || model_raise(g) || model_fail_held(g) || model_send_one(g, false) ||
            model_settle_one(g, false, false)) {}
-    for (i = 0; i < g->work_count; i++)
-        if (g->work[i].state == MODEL_OVER && !model_behind_held(g, &g->work[i]))
-            g->work[i].fixed = true;
+    for (i = 0; i < g->work_count; i++) {
+        if (g->lost && g->work[i].state == MODEL_OVER)
+            model_doom(&g->work[i], RESULT(GPUSYNC_ERROR_DEVICE_LOST), 0);
+        g->work[i].fixed = g->work[i].state == MODEL_OVER && !model_behind_held(g, &g->work[i]);
+    }
 }
 
 /* A second later what has not ended is answered with DEVICE_LOST. */
@@ -816,9 +820,6 @@ static void model_lose(graph *g)
     say(g, "%u: the device is lost\n", g->step);
     g->lost = true;
     g->lost_at = graph_now();
-    for (i = 0; i < g->work_count; i++)
-        if (g->work[i].state == MODEL_OVER) /* of what is held some may go first */
-            model_doom(&g->work[i], RESULT(GPUSYNC_ERROR_DEVICE_LOST), 0);
 }
 
 static int64_t model_done(const graph *g, int queue)
@@ -1018,12 +1019,13 @@ static bool jumps(const model_work *w)
     return w->fronted && !w->run;
 }
 
-static bool let_go_by_a_jump(const graph *g, int timeline, uint64_t value)
+/* ... so a value from this one on may be there before this one is. */
+static bool is_jumped(const graph *g, const model_work *w, int timeline)
 {
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_signal *s = jumps(&g->work[i]) ? signal_of(&g->work[i], timeline) : NULL;
-        if (s && s->value >= value)
+        if (s && &g->work[i] != w && s->value >= signal_of(w, timeline)->value)
             return true;
     }
     return false;
@@ -1033,16 +1035,15 @@ static bool let_go_by_a_jump(const graph *g, int timeline, uint64_t value)
    work is held until the value is reached, all tickets before that work do, too; where both do it on the GPU, the command
    buffer that signals does (on Metal 4: all before the signal), but not where other code may signal, nor once the
    timeline has failed. */
-static void needs_value(graph *g, const model_work *reader, int timeline, uint64_t value, bool ordered)
+static void needs_value(graph *g, const model_work *reader, int timeline, uint64_t value)
 {
     const model_timeline *t = &g->t[timeline];
     int i;
-    ordered = ordered && !t->failure && !let_go_by_a_jump(g, timeline, value);
     for (i = 0; i < g->work_count && !(reader->on_gpu && t->others); i++) {
         const model_work *w = &g->work[i];
         const model_signal *s = model_ran(w) ? signal_of(w, timeline) : NULL;
         bool reached = !reader->on_gpu || (s && s->by_host);
-        if (!s || s->value > value || !(reached || ordered))
+        if (!s || s->value > value || (!reached && (jumps(reader) || t->failure || is_jumped(g, w, timeline))))
             continue;
         needs_written(g, reader, w, reached || w->run);
         if (reached || w->run)
@@ -1060,11 +1061,11 @@ static void check_memory(graph *g, const model_work *w, bool last)
         if (p->queue >= 0)
             needs_tickets(g, w, p->queue, p->ticket);
         else
-            needs_value(g, w, p->timeline, p->value, !jumps(w));
+            needs_value(g, w, p->timeline, p->value);
     }
     for (k = 0; k < w->signal_count && last && !w->run && !w->fronted; k++)
         if (!w->signals[k].by_host && !g->t[w->signals[k].timeline].failure)
-            needs_value(g, w, w->signals[k].timeline, w->signals[k].value - 1, true);
+            needs_value(g, w, w->signals[k].timeline, w->signals[k].value - 1);
 }
 
 /* A kernel: the command buffer with this number runs. Its signals are at its end. */
