@@ -437,6 +437,7 @@ static bool model_never_comes(const graph *g, const model_work *w, const model_p
 /* How work stands with what it waits for. */
 typedef struct model_waits {
     bool over, well; /* all has ended; and may have ended well */
+    bool badly;      /* something has failed, surely */
     results own;     /* what the work fails with itself */
     results theirs;  /* what it inherits */
 } model_waits;
@@ -444,7 +445,7 @@ typedef struct model_waits {
 /* R18: what other code has brought, and work behind this one in its queue is to signal again, is over for the work. */
 static model_waits model_look(const graph *g, const model_work *w)
 {
-    model_waits all = {true, true, 0, 0};
+    model_waits all = {true, true, false, 0, 0};
     unsigned i;
     for (i = 0; i < w->wait_count; i++) {
         const model_point *p = &w->waits[i];
@@ -457,6 +458,7 @@ static model_waits model_look(const graph *g, const model_work *w)
             all.own = RESULT(GPUSYNC_ERROR_DESTROYED);
         all.over = all.over && result;
         all.well = all.well && result & ONLY_OK;
+        all.badly = all.badly || (result && !(result & ONLY_OK)) || all.own;
         all.theirs |= result & ~ONLY_OK;
     }
     return all;
@@ -701,12 +703,11 @@ static bool model_fail_held(graph *g)
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
         model_waits waits = model_look(g, w);
-        if (!w->unordered && g->q[w->queue].stuck >= 0)
-            waits.theirs |= model_heirs(g, w);
-        if (g->lost)
-            waits.own |= RESULT(GPUSYNC_ERROR_DEVICE_LOST);
-        if (w->state != MODEL_HELD || !(waits.own | waits.theirs))
+        bool sticks = !w->unordered && g->q[w->queue].stuck >= 0;
+        if (w->state != MODEL_HELD || !(waits.badly || sticks || g->lost || (waits.theirs && ask_work(g, w) < 0)))
             continue;
+        waits.theirs |= sticks ? model_heirs(g, w) : 0;
+        waits.own |= g->lost ? RESULT(GPUSYNC_ERROR_DEVICE_LOST) : 0;
         model_doom(w, waits.own, waits.theirs);
         moved = true;
     }
