@@ -190,7 +190,6 @@ typedef struct model_queue {
     int64_t cleared;
     int64_t last;               /* ticket */
     int tickets[MOST_WORK + 1]; /* the work of each */
-    unsigned unordered;         /* how much such work there was */
     int record[MOST_WORK];      /* work, in the order in which gpusync has put its failures on record */
     unsigned failures, recorded, told;
 } model_queue;
@@ -220,7 +219,7 @@ typedef struct graph {
     uint64_t lost_at;
     struct {
         model_point point;
-        int work;    /* whose end is told, or -1 */
+        int work;    /* whose end is told; -1: a value */
         bool at_end; /* it was registered behind the end */
         bool closed; /* its timeline was destroyed first */
         bool ran, seen, in_use;
@@ -371,7 +370,7 @@ static const model_signal *signal_of(const model_work *w, int timeline)
     return NULL;
 }
 
-/* R33: a signal of committed work counts until the work has settled; one that the host is to raise then, until it has. */
+/* R33: a signal of committed work counts until the work has settled, and longer where the host is to raise it then. */
 static const model_signal *signal_to_come(const graph *g, int work, int timeline)
 {
     const model_timeline *t = &g->t[timeline];
@@ -388,8 +387,8 @@ static bool model_in_turn(const model_work *a, const model_work *b)
     return a->queue == b->queue && !a->unordered && !b->unordered;
 }
 
-/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. before: not that of work that stands
-   behind this one in its queue, or NULL. */
+/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. before: not that of work that
+   stands behind this one in its queue, or NULL. */
 static uint64_t model_lowest_sent(const graph *g, int timeline, const model_work *before)
 {
     uint64_t lowest = UINT64_MAX;
@@ -404,7 +403,8 @@ static uint64_t model_lowest_sent(const graph *g, int timeline, const model_work
     return lowest;
 }
 
-/* 0: it has not ended; else how. A timeline that nothing can be asked of may have failed first, or have reached the value. */
+/* 0: it has not ended; else how. In the step in which a timeline fails that nothing can be asked of, it may have failed
+   first, or have reached the value. */
 static results model_point_result(const graph *g, const model_point *p)
 {
     const model_work *w;
@@ -620,13 +620,7 @@ static void model_failed_signals(graph *g, const model_work *w, results failure)
     }
 }
 
-/* A timeline that fails and gets a value in one step: gpusync has failed it first, below the value. */
-static bool model_failed_before(const graph *g, int timeline, uint64_t value)
-{
-    uint64_t real;
-    return ask_timeline(g, timeline, &real) < 0 && real < value;
-}
-
+/* Where a timeline fails and gets a value in one step, gpusync says which of the two came first. */
 static void model_settle(graph *g, model_work *w, results own, results theirs, gpusync_result said)
 {
     model_queue *q = &g->q[w->queue];
@@ -640,20 +634,22 @@ static void model_settle(graph *g, model_work *w, results own, results theirs, g
     if (w->result != GPUSYNC_OK) {
         q->failures++;
         model_failed_signals(g, w, RESULT(w->result));
-        if (q->sticky && q->stuck < 0 && !w->unordered && w->result != GPUSYNC_ERROR_CANCELLED && w->ticket > q->cleared)
+        bool sticks = !w->unordered && w->result != GPUSYNC_ERROR_CANCELLED && w->ticket > q->cleared;
+        if (q->sticky && q->stuck < 0 && sticks)
             q->stuck = (int)(w - g->work);
         return;
     }
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
-        uint64_t value = w->signals[k].value;
-        if (!t->failure && value > t->reached && !model_failed_before(g, w->signals[k].timeline, value))
+        uint64_t value = w->signals[k].value, shown;
+        bool failed = ask_timeline(g, w->signals[k].timeline, &shown) < 0 && shown < value;
+        if (!t->failure && !failed && value > t->reached)
             t->reached = value;
     }
 }
 
-/* How the work ends, if it can. S4, R8: work that failed on its own waits for nothing. R21: what the GPU has not ended of
-   an abandoned queue is given up. */
+/* How the work ends, if it can. S4, R8: work that failed on its own waits for nothing. R21: what the GPU has not ended
+   of an abandoned queue is given up. */
 static bool model_ends(const graph *g, const model_work *w, results *own, results *theirs)
 {
     const model_queue *q = &g->q[w->queue];
@@ -714,8 +710,8 @@ static bool model_fail_held(graph *g)
     return moved;
 }
 
-/* R18: where others signal, the event counts below the lowest own signal that is sent and not settled. It rises like any
-   other. */
+/* R18: where others signal, the event counts below the lowest own signal that is sent and not settled. It rises like
+   any other. */
 static bool model_read(graph *g)
 {
     int i;
@@ -831,16 +827,17 @@ static int64_t model_done(const graph *g, int queue)
     return ticket;
 }
 
-/* gpusync_in_flight: the UNORDERED work counts from the first that has not ended on. */
+/* gpusync_in_flight: UNORDERED work counts from the first that has not ended on. */
 static uint64_t model_in_flight(const graph *g, int queue)
 {
-    uint64_t unordered = g->q[queue].unordered;
+    uint64_t tickets = (uint64_t)(g->q[queue].last - model_done(g, queue)), unordered = 0;
     int i;
-    for (i = 0; i < g->work_count && (g->work[i].queue != queue || !g->work[i].unordered || !model_counts(&g->work[i]));
-         i++)
-        if (g->work[i].queue == queue && g->work[i].unordered && g->work[i].state == MODEL_SETTLED)
-            unordered--;
-    return (uint64_t)(g->q[queue].last - model_done(g, queue)) + unordered;
+    for (i = 0; i < g->work_count; i++) {
+        const model_work *w = &g->work[i];
+        if (w->queue == queue && w->unordered && (model_counts(w) || (w->state == MODEL_SETTLED && unordered)))
+            unordered++;
+    }
+    return tickets + unordered;
 }
 
 static bool model_all_ended(const graph *g, int queue)
@@ -972,16 +969,7 @@ static void watch(void *user, softmetal_phase phase, void *object, const char *s
     }
 }
 
-/* gpusync's own command buffer is the one in front of this work, where the GPU waits. */
-static int work_behind(const graph *g, const void *buffer)
-{
-    unsigned i, k;
-    for (i = g->commit_count; i-- > 0 && g->commits[i].buffer != buffer;) {}
-    for (k = i + 1; k < g->commit_count && g->commits[k].queue != g->commits[i].queue; k++) {}
-    return k < g->commit_count ? work_of(g, g->commits[k].buffer, &i) : -1;
-}
-
-/* ... and this one is the one in front of the work; NULL: there is none. */
+/* gpusync's own command buffer in front of the work, where the GPU waits; NULL: there is none. */
 static const void *front_of(const graph *g, const model_work *w)
 {
     unsigned first = commit_of(g, w), i = first, which;
@@ -1014,7 +1002,8 @@ static void needs_tickets(graph *g, const model_work *reader, int queue, int64_t
         needs_written(g, reader, &g->work[g->q[queue].tickets[ticket]], true);
 }
 
-/* R36: the submission is ON_GPU, and its command buffers share nothing: it may run, and signal, before its waits end. */
+/* R36: the submission is ON_GPU, and its command buffers share nothing: it may run, and signal, before its waits
+   end. */
 static bool jumps(const model_work *w)
 {
     return w->fronted && !w->run;
@@ -1033,9 +1022,9 @@ static bool is_jumped(const graph *g, const model_work *w, int timeline)
 }
 
 /* R36, "Overlap": the work that signals the value, or a lower one, comes before this work, which runs now. Where this
-   work is held until the value is reached, all tickets before that work do, too; where both do it on the GPU, the command
-   buffer that signals does (on Metal 4: all before the signal), but not where other code may signal, nor once the
-   timeline has failed. */
+   work is held until the value is reached, all tickets before that work do, too; where both do it on the GPU, the
+   command buffer that signals does (on Metal 4: all before the signal), but not where other code may signal, nor once
+   the timeline has failed. */
 static void needs_value(graph *g, const model_work *reader, int timeline, uint64_t value)
 {
     const model_timeline *t = &g->t[timeline];
@@ -1052,8 +1041,8 @@ static void needs_value(graph *g, const model_work *reader, int timeline, uint64
     }
 }
 
-/* What the waits of this work order before it, which runs now; and what its signals on the GPU come behind: last, at the
-   end of its last command buffer. */
+/* What the waits of this work order before it, which runs now. last: it signals on the GPU, at its end, and each signal
+   comes behind the lower ones. */
 static void check_memory(graph *g, const model_work *w, bool last)
 {
     unsigned k;
@@ -1378,25 +1367,17 @@ static void called(void *user, gpusync_result result, const gpusync_error *error
     calling->callbacks[i].order = ++calling->call_order;
 }
 
-static results model_callback(const graph *g, unsigned i)
-{
-    const model_work *w = g->callbacks[i].work < 0 ? NULL : &g->work[g->callbacks[i].work];
-    if (g->callbacks[i].closed)
-        return RESULT(GPUSYNC_ERROR_DESTROYED);
-    if (w)
-        return w->state == MODEL_SETTLED ? RESULT(w->result) : 0;
-    return model_point_result(g, &g->callbacks[i].point);
-}
-
 /* Of one point, in the order in which they were registered; of tickets of a queue, in their order. */
 static bool comes_before(const graph *g, unsigned i, unsigned j)
 {
     const model_point *a = &g->callbacks[i].point, *b = &g->callbacks[j].point;
-    if (a->queue != b->queue || (a->queue >= 0 && (!a->ticket || !b->ticket)))
+    if (a->queue != b->queue)
         return false;
     if (a->queue < 0)
         return a->timeline == b->timeline && a->value == b->value && i < j;
-    return a->ticket == b->ticket ? i < j : a->ticket < b->ticket && !g->callbacks[i].at_end;
+    if (a->ticket == b->ticket)
+        return g->callbacks[i].work == g->callbacks[j].work && i < j;
+    return a->ticket && a->ticket < b->ticket && !g->callbacks[i].at_end;
 }
 
 /* R25, S3: each that is due has been called, with its result. */
@@ -1404,11 +1385,10 @@ static void check_callbacks(graph *g)
 {
     unsigned i, j;
     for (i = 0; i < g->callback_count; i++) {
-        results right = model_callback(g, i);
-        const model_point *p = &g->callbacks[i].point;
-        const model_work *w = p->queue >= 0 && p->ticket ? &g->work[g->q[p->queue].tickets[p->ticket]]
-                              : p->queue >= 0            ? &g->work[g->callbacks[i].work]
-                                                         : NULL;
+        const model_work *w = g->callbacks[i].work < 0 ? NULL : &g->work[g->callbacks[i].work];
+        results right = g->callbacks[i].closed ? RESULT(GPUSYNC_ERROR_DESTROYED)
+                        : !w                   ? model_point_result(g, &g->callbacks[i].point)
+                        : w->state == MODEL_SETTLED ? RESULT(w->result) : 0;
         if (g->callbacks[i].ran != (right != 0))
             wrong(g, "callback %u was %s", i, right ? "not called" : "called too early");
         if (!right || g->callbacks[i].seen)
@@ -1430,19 +1410,20 @@ static gpusync_point real_point(const graph *g, const model_point *p)
     return p->queue < 0 ? at(g->s.t[p->timeline], p->value) : ticket_at(g->s.q[p->queue], p->ticket);
 }
 
+/* work: the point is that of its end; -1: it is a value. */
 static unsigned new_callback(graph *g, const model_point *p, int work)
 {
     unsigned i = g->callback_count++;
     must(i < MOST_CALLBACKS, "too many callbacks");
     g->callbacks[i].point = *p;
     g->callbacks[i].work = work;
-    g->callbacks[i].at_end = work < 0 && model_point_result(g, p);
+    g->callbacks[i].at_end = work >= 0 && g->work[work].state == MODEL_SETTLED;
     return i;
 }
 
 static void register_callback(graph *g, const model_point *p)
 {
-    unsigned i = new_callback(g, p, -1);
+    unsigned i = new_callback(g, p, p->queue < 0 ? -1 : g->q[p->queue].tickets[p->ticket]);
     say(g, "  on_done %u: queue %d ticket %d timeline %d value %d\n", i, p->queue, (int)p->ticket, p->timeline,
         (int)p->value);
     assert_ok(gpusync_on_done(real_point(g, p), called, (void *)(uintptr_t)i));
@@ -1450,8 +1431,8 @@ static void register_callback(graph *g, const model_point *p)
 
 /* -- the steps ------------------------------------------------------------------------------------------------- */
 
-/* R18: what queues of Metal 4 have written to the events that others signal. What command buffers write, run_buffer notes;
-   what other code does, step_others; and what gpusync writes itself is reached by then. A query is a look. */
+/* R18: what queues of Metal 4 have written to the events that others signal. What command buffers write, run_buffer
+   notes; what other code does, step_others; what gpusync writes itself is reached by then. A query is a look. */
 static void read_events(graph *g)
 {
     uint64_t base = 0, value, seen;
@@ -1573,8 +1554,9 @@ static void draw_points(graph *g, model_work *w)
         if (g->t[s->timeline].closed || (g->t[s->timeline].others && !g->deaf) || signal_of(w, s->timeline))
             continue;
         s->value = new_value(g, s->timeline);
-        /* R29: there the host signals what the work waits for, too. */
-        s->by_host = !w->on_gpu || (g->q[w->queue].metal4 && model_waits_for(w, s->timeline, g->t[s->timeline].reached + 1));
+        s->by_host = !w->on_gpu;
+        if (g->q[w->queue].metal4 && model_waits_for(w, s->timeline, g->t[s->timeline].reached + 1))
+            s->by_host = true; /* R29 */
         w->signal_count++;
     }
     for (waits = 0; waits < w->wait_count; waits++)
@@ -1657,7 +1639,6 @@ static bool judge(graph *g, model_work *w, results answers, gpusync_result got, 
     if (got)
         return false;
     w->state = MODEL_HELD;
-    q->unordered += w->unordered;
     if (w->unordered)
         return true;
     w->ticket = ++q->last;
@@ -1757,19 +1738,6 @@ static void step_submit(graph *g)
     }
 }
 
-/* R29: what a queue of Metal 4 does not have changes nothing. */
-static void refuse_on_metal4(graph *g, int queue)
-{
-    void *buffer = new_buffer(g->s.q[queue]);
-    gpusync_point point = ticket_at(g->s.q[queue], 0);
-    gpusync_ticket ticket = -7;
-    say(g, "%u: queue %d is one of Metal 4: refused\n", g->step, queue);
-    assert_result(gpusync_encode_wait(g->s.q[queue], buffer, point), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_encode_signal(g->s.q[queue], buffer, point), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_result(gpusync_commit_marker(g->s.q[queue], NULL, &ticket), GPUSYNC_ERROR_UNSUPPORTED);
-    assert_true(ticket == -7);
-}
-
 /* R33, R34, R35: a wait behind a signal, points and submissions mixed, points of an enqueued buffer. */
 static void refuse_open(graph *g, const model_work *w)
 {
@@ -1793,8 +1761,6 @@ static void step_open(graph *g)
     int queue = (int)draw(g, g->rules->queues);
     model_work *w = new_work(g, queue);
     unsigned k, kept = 0;
-    if (g->q[queue].metal4 && !g->q[queue].closed)
-        refuse_on_metal4(g, queue);
     if (g->q[queue].metal4 || !can_make(g, queue) || is_full(g, queue))
         return;
     g->work_count++;
@@ -2103,17 +2069,16 @@ static void buffer_over(graph *g, void *buffer, int queue, bool untold)
     bool fails = metal_status(buffer) == MTL_ERROR, late = false;
     unsigned k, which = 0;
     int n = work_of(g, buffer, &which);
-    model_work *w = &g->work[n < 0 ? work_behind(g, buffer) : n];
+    bool front = n < 0;
+    for (n = front ? 0 : n; front && n < g->work_count && front_of(g, &g->work[n]) != buffer;)
+        n++;
+    model_work *w = &g->work[n];
     if (g->removed && fails)
         g->tells = true;
-    if (n < 0 && w < g->work)
-        return;
     w->failed = w->failed || fails;
     w->loser_over = w->loser_over || (fails && (w->loser == buffer || g->removed));
-    if (n < 0)
-        w->front_over = true;
-    else
-        w->over[which] = true;
+    w->front_over = w->front_over || front;
+    w->over[which] = w->over[which] || !front;
     bool ended = w->run || !front_of(g, w) || w->front_over;
     for (k = 0; k < w->buffer_count; k++) {
         w->over[k] = w->over[k] || w->run;
@@ -2146,7 +2111,7 @@ static void *draw_due(graph *g, int queue)
 }
 
 /* One buffer ends on one queue: with its handlers, or first the status alone, and a call looks. */
-static bool step_gpu(graph *g, int queue, bool all)
+static bool move_gpu(graph *g, int queue, bool all)
 {
     void *metal = g->s.metal[queue];
     softmetal_due due = SOFTMETAL_NOTHING_DUE;
@@ -2189,6 +2154,11 @@ static bool step_gpu(graph *g, int queue, bool all)
     return true;
 }
 
+static void step_gpu(graph *g)
+{
+    move_gpu(g, (int)draw(g, g->rules->queues), false);
+}
+
 static void step_callback(graph *g)
 {
     model_point p;
@@ -2198,7 +2168,16 @@ static void step_callback(graph *g)
 
 static void one_step(graph *g)
 {
-    unsigned what = (unsigned)draw(g, 100);
+    static const struct {
+        unsigned percent, draws;
+        void (*take)(graph *g);
+    } steps[] = {
+        {40, 0, step_gpu}, {20, 0, step_submit}, {5, 0, step_commit_plain}, {7, DRAWS_ENCODED, step_open},
+        {6, DRAWS_ENCODED, step_commit_open}, {2, DRAWS_DISCARDS, step_discard}, {2, DRAWS_MARKERS, step_marker},
+        {4, DRAWS_SIGNALS, step_host_signal}, {2, DRAWS_CANCELS, step_cancel}, {3, DRAWS_STICKY, step_clear},
+        {2, DRAWS_OTHERS, step_others}, {1, DRAWS_HOST_FAILS, step_timeline_fail}, {6, 0, step_callback},
+    };
+    unsigned what = (unsigned)draw(g, 100), i = 0;
     if (g->lost && chance(g, 20)) {
         say(g, "%u: time passes\n", g->step);
         graph_pass(MS(draw(g, 1000)));
@@ -2208,40 +2187,11 @@ static void one_step(graph *g)
         g->removed = true;
     } else if (draws(g, DRAWS_ENDS) && 3 * g->step > g->rules->steps && chance(g, 6)) {
         step_end(g);
-    } else if (what < 40) {
-        step_gpu(g, (int)draw(g, g->rules->queues), false);
-    } else if (what < 60) {
-        step_submit(g);
-    } else if (what < 65) {
-        step_commit_plain(g);
-    } else if (what < 72) {
-        if (draws(g, DRAWS_ENCODED))
-            step_open(g);
-    } else if (what < 78) {
-        step_commit_open(g);
-    } else if (what < 80) {
-        if (draws(g, DRAWS_DISCARDS))
-            step_discard(g);
-    } else if (what < 82) {
-        if (draws(g, DRAWS_MARKERS))
-            step_marker(g);
-    } else if (what < 86) {
-        if (draws(g, DRAWS_SIGNALS))
-            step_host_signal(g);
-    } else if (what < 88) {
-        if (draws(g, DRAWS_CANCELS))
-            step_cancel(g);
-    } else if (what < 91) {
-        if (draws(g, DRAWS_STICKY))
-            step_clear(g);
-    } else if (what < 93) {
-        if (draws(g, DRAWS_OTHERS))
-            step_others(g);
-    } else if (what < 94) {
-        if (draws(g, DRAWS_HOST_FAILS))
-            step_timeline_fail(g);
     } else {
-        step_callback(g);
+        while (what >= steps[i].percent)
+            what -= steps[i++].percent;
+        if (!steps[i].draws || draws(g, steps[i].draws))
+            steps[i].take(g);
     }
 }
 
@@ -2252,7 +2202,7 @@ static void finish_gpu(graph *g)
     do {
         moved = false;
         for (i = 0; i < (int)g->rules->queues; i++) {
-            if (!step_gpu(g, i, true))
+            if (!move_gpu(g, i, true))
                 continue;
             moved = true;
             check(g);
@@ -2312,16 +2262,6 @@ static void end_graph(graph *g)
     }
 }
 
-/* An event of the program's, which may have been signalled already. */
-static void import_event(graph *g, unsigned i, gpusync_timeline_desc *desc)
-{
-    model_timeline *t = &g->t[i];
-    desc->shared_event = t->imported = metal_shared_event_new(g->s.metal_device);
-    t->reached = t->sent = t->event = t->top = draw(g, 3);
-    if (t->event)
-        metal_event_signal(desc->shared_event, t->event);
-}
-
 static void open_graph(graph *g)
 {
     stage_desc desc = {
@@ -2357,8 +2297,11 @@ static void open_graph(graph *g)
         gpusync_timeline_desc timeline = {0};
         timeline.order_only = draws(g, DRAWS_ORDER_ONLY) && chance(g, 50);
         timeline.signalled_by_others = draws(g, DRAWS_OTHERS) && chance(g, 60);
-        if (timeline.signalled_by_others && chance(g, 70))
-            import_event(g, i, &timeline);
+        if (timeline.signalled_by_others && chance(g, 70)) {
+            timeline.shared_event = g->t[i].imported = metal_shared_event_new(g->s.metal_device);
+            g->t[i].reached = g->t[i].sent = g->t[i].event = g->t[i].top = draw(g, 3); /* was signalled already */
+            metal_event_signal(timeline.shared_event, g->t[i].event);
+        }
         g->t[i].order_only = timeline.order_only;
         g->t[i].others = timeline.signalled_by_others;
         assert_ok(gpusync_timeline_create(g->s.device, &timeline, &g->s.t[i]));

@@ -167,7 +167,8 @@ static void ask_about(worker *w)
     switch (w->kind) {
     case 0: assert_ok(gpusync_device_run_callbacks(playing->s.device, 0, &count)); return;
     case 1:
-        w->result = p->timeline ? gpusync_timeline_query(p->timeline, &value, NULL) : gpusync_poll(p->queue, p->ticket, NULL);
+        w->result = p->timeline ? gpusync_timeline_query(p->timeline, &value, NULL)
+                                : gpusync_poll(p->queue, p->ticket, NULL);
         if (p->timeline && value < p->value)
             return;
         break;
