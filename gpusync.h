@@ -504,10 +504,10 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, 
              ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: the buffer is enqueued, so it
              cannot be held behind held work: try again later; or, for good, it has encoded waits or signals: call
              [buffer commit], then discard it, and the GPU makes its waits, and no signals. Enqueue only where nothing
-             strict is submitted. Until its commit Metal runs nothing behind an enqueued buffer. Several may be
-             committed in any order: that of the commits is that of the tickets. ERROR_NOT_RISING: it signals a value
-             that it may not ("Order of values"). The failure of a timeline that it is to signal. ERROR_EXECUTION: a
-             failure sticks, see gpusync_queue_failure.
+             strict is submitted, and no wait encoded. Until its commit Metal runs nothing behind an enqueued buffer.
+             Several may be committed in any order: that of the commits is that of the tickets. ERROR_NOT_RISING: it
+             signals a value that it may not ("Order of values"). The failure of a timeline that it is to signal.
+             ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure.
              ERROR_WRONG_QUEUE; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
     Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
@@ -680,7 +680,8 @@ struct gpusync_error {
     void *GPUSYNC_OPT queue_user; /**< gpusync_queue_desc.user of the queue of queue_label; NULL: no queue failed. */
     char domain[64];              /**< NSError domain; empty: a failure of gpusync's own. */
     char message[256];            /**< NSError localizedDescription, or a text of gpusync. */
-    char label[64];               /**< Of the command buffer; of a submission, where its buffer has none. */
+    char label[64];               /**< Of the command buffer; of a submission, where its buffer has none, and of
+                                       inherited failures of UNORDERED work. */
     char queue_label[64];         /**< Of its queue; inherited: of the queue that failed first, as label. */
     char encoder[64];             /**< Label of the encoder that Metal names as faulted, else as affected: needs
                                   gpusync_queue_desc.encoder_status. */
@@ -914,7 +915,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
    commit; open buffers do not count. NOT_RISING is a signal that is not above what was sent or reached, that committed
    work is to make already, or that is not above one of earlier ordered work of its queue. Work with a higher signal is
    held
-     - while work that is to signal a lower value is not sent; cancelled work counts until it has ended in its turn;
+     - while work that is to signal a lower value is not sent; cancelled work counts until it has ended in its turn,
+       or, order_only, until its value is raised;
      - while a lower value is sent and not reached, except behind ordered work of the same queue, where the host makes
        the higher signal, or the GPU makes both; and except in work that waits for the lower value or a higher one.
    So no work overtakes work: only the host and other code fail held work. If on two timelines each of two works has the
@@ -3206,6 +3208,8 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
             error.origin = error.ticket;
         error.inherited = true;
         error.ticket = gpusync__ticket_of(w);
+        if (w->unordered && w->label[0]) /* nothing else names it */
+            memcpy(error.label, w->label, sizeof w->label);
     }
     error.ran = !w->unsent && w->count;
     error.in_use = w->unknown;
@@ -3455,16 +3459,20 @@ static const gpusync__entry *gpusync__lower(const gpusync__work *w, const gpusyn
 static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    link->behind = 0;
+    if (!link->entry.next) /* the timeline has failed */
+        return true;
     const gpusync__entry *lower = gpusync__lower(w, link);
     const gpusync__work *other = lower->work;
-    link->behind = 0;
     if (!other)
         return true;
     if (gpusync__is_unsent(other))
         return false;
     for (const gpusync__link *wait = w->links; wait != link; wait = wait->next)
-        if (!wait->signal && wait->target == link->target && wait->entry.number >= lower->number)
+        if (!wait->signal && wait->target == link->target && wait->entry.number >= lower->number) {
+            link->behind = w->submitted && link->encoded ? lower->number : 0; /* its wait is in another buffer */
             return true;
+        }
     bool in_turn = !w->unordered && !other->unordered && other->queue == w->queue;
     if (!link->encoded || !in_turn) /* the host makes it in the work's turn */
         return in_turn;
@@ -3511,7 +3519,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
             result = may;
     }
     for (gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
-        if (link->signal && link->entry.next && !gpusync__may_signal(w, link)) /* else the timeline has failed */
+        if (link->signal && !gpusync__may_signal(w, link))
             result = GPUSYNC__NOT_YET;
     if (result == GPUSYNC__NOT_YET)
         gpusync__list_waits(w, after);
@@ -5717,8 +5725,7 @@ static gpusync_result gpusync__check_parts(const gpusync__work *w)
     return q->metal4 && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
 }
 
-/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed now.
-   */
+/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed. */
 static void gpusync__join(gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;

@@ -1,8 +1,9 @@
 /* test_submit.c - submissions: waits, command buffers and signals under one ticket
 
-   Proved: the order that the GPU keeps, by the bytes that it wrote; encoded links count beside those of the submission;
-   the host's signals (R2); several buffers, or none, under one ticket; calls that refuse; on_complete; failures that
-   pass along links (S8). How work is held is in test_held.c, room in test_commit.c, records in test_failures.c. */
+   Proved: the order that the GPU keeps, by the bytes that it wrote; the host's waits and signals, where ON_GPU is not
+   said, and their turn (R36, R2); encoded points, which are no submission's (R35); several buffers, or none, under one
+   ticket; calls that refuse; on_complete; failures that pass along links (S8). How work is held is in test_held.c, room
+   in test_commit.c, records in test_failures.c. */
 #include "kit.h"
 
 #define UNORDERED GPUSYNC_SUBMIT_UNORDERED
@@ -25,19 +26,16 @@ on_all_kinds_with(test_S6_waits_come_before_the_buffers_and_signals_behind_them,
     for (unsigned i = 0; i < LENGTH(kinds); i++) {
         void *consumer = marked(s, 0, 5);
         void *buffers[3] = {marked(s, 1, 2), marked(s, 1, 3), marked(s, 1, 4)};
-        gpusync_ticket tickets[3];
         forget_marks();
-        tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[1], i + 1)), BUFFERS(consumer), .flags = kinds[i]);
-        tickets[1] = SUBMIT(s->q[1], WAITS(at(s->t[0], i + 1)), BUFFERS(buffers[0], buffers[1], buffers[2]),
-                            SIGNALS(at(s->t[1], i + 1)), .flags = kinds[i]);
+        SUBMIT(s->q[0], WAITS(at(s->t[1], i + 1)), BUFFERS(consumer), .flags = kinds[i]);
+        SUBMIT(s->q[1], WAITS(at(s->t[0], i + 1)), BUFFERS(buffers[0], buffers[1], buffers[2]),
+               SIGNALS(at(s->t[1], i + 1)), .flags = kinds[i]);
         assert_false(finish_next(s->q[0]));
         assert_false(finish_next(s->q[1]));
-        tickets[2] = SUBMIT(s->q[2], BUFFERS(marked(s, 2, 1)), SIGNALS(at(s->t[0], i + 1)), .flags = kinds[i]);
+        SUBMIT(s->q[2], BUFFERS(marked(s, 2, 1)), SIGNALS(at(s->t[0], i + 1)), .flags = kinds[i]);
         finish_all(s);
         assert_marks(1, 2, 3, 4, 5);
-        assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
-        assert_ok(gpusync_poll(s->q[1], tickets[1], NULL));
-        assert_ok(gpusync_poll(s->q[2], tickets[2], NULL));
+        for (unsigned k = 0; k < 3; k++) assert_ok(gpusync_poll(s->q[k], GPUSYNC_EVERYTHING, NULL));
         assert_int_equal(value_of(s->t[1]), i + 1);
     }
 }
@@ -60,21 +58,18 @@ on_stage_with(test_S6_bytes_pass_along_a_chain_that_was_accepted_backwards, .que
         gpusync_timeline *timeline = new_timeline(s->device);
         void *cells = metal_buffer_new(s->metal_device, CELLS);
         unsigned char *bytes = metal_contents(cells);
-        gpusync_ticket tickets[CELLS];
         memset(bytes, 0, CELLS);
         for (unsigned i = CELLS; i-- > 0;) {
             gpusync_queue *queue = s->q[i % STAGE_MOST];
             void *buffer = kind ? foreign_buffer(queue) : new_buffer(queue);
             copy_cell(buffer, cells, i);
-            tickets[i] = SUBMIT(queue, WAITS(at(timeline, i)), BUFFERS(buffer), SIGNALS(at(timeline, i + 1)),
-                                .flags = UNORDERED | (kind ? 0 : ON_GPU));
+            SUBMIT(queue, WAITS(at(timeline, i)), BUFFERS(buffer), SIGNALS(at(timeline, i + 1)),
+                   .flags = UNORDERED | (kind ? 0 : ON_GPU));
             if (kind) metal_release(buffer);
         }
         assert_ok(gpusync_timeline_wait(timeline, CELLS, SECONDS(60), NULL));
-        for (unsigned i = 0; i < CELLS; i++) {
-            assert_ok(gpusync_wait(s->q[i % STAGE_MOST], tickets[i], SECONDS(60), NULL));
-            assert_int_equal(bytes[i], 0x77);
-        }
+        for (unsigned i = 0; i < CELLS; i++) assert_int_equal(bytes[i], 0x77);
+        assert_ok(gpusync_device_wait(s->device, SECONDS(60), NULL));
         assert_ok(gpusync_timeline_destroy(timeline));
         metal_release(cells);
     }
@@ -92,19 +87,12 @@ on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timeli
         gpusync_queue *queue = s->q[i % 3];
         void *buffer = new_buffer(queue);
         uint32_t flags = kinds[i / 4 % LENGTH(kinds)];
-        gpusync_point point = i & 1 ? at(s->t[0], i) : ticket_at(before, ticket);
-        bool encoded = i & 2;
-        if (encoded) encode_wait(queue, buffer, point);
+        gpusync_point point = i & 1 && ticket ? ticket_at(before, ticket) : at(s->t[0], i);
+        if (i & 2) encode_wait(queue, buffer, point);
         copy_cell(buffer, cells, i);
-        if (i & 4) {
-            encode_signal(queue, buffer, at(s->t[0], i + 1));
-            if (encoded) ticket = i & 8 ? commit(queue, buffer) : SUBMIT(queue, BUFFERS(buffer), .flags = flags);
-            else ticket = SUBMIT(queue, WAITS(point), BUFFERS(buffer), .flags = flags);
-        } else if (encoded) {
-            ticket = SUBMIT(queue, BUFFERS(buffer), SIGNALS(at(s->t[0], i + 1)), .flags = flags);
-        } else {
-            ticket = SUBMIT(queue, WAITS(point), BUFFERS(buffer), SIGNALS(at(s->t[0], i + 1)), .flags = flags);
-        }
+        if (i & 2) encode_signal(queue, buffer, at(s->t[0], i + 1));
+        if (i & 2) ticket = commit(queue, buffer);
+        else ticket = SUBMIT(queue, WAITS(point), BUFFERS(buffer), SIGNALS(at(s->t[0], i + 1)), .flags = flags);
         before = queue;
     }
     assert_ok(gpusync_timeline_wait(s->t[0], CELLS, SECONDS(60), NULL));
@@ -116,7 +104,7 @@ on_stage_with(test_S6_bytes_pass_along_links_of_every_kind, .queues = 3, .timeli
 on_stage_with(test_S7_a_signal_comes_with_the_last_command_buffer, .timelines = 1)
 {
     void *first = new_buffer(s->q[0]), *last = new_buffer(s->q[0]);
-    SUBMIT(s->q[0], BUFFERS(first, last), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    SUBMIT(s->q[0], BUFFERS(first, last), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
     softmetal_finish(first);
     assert_true(shown(s->t[0]) == 0);
     softmetal_finish(last);
@@ -131,7 +119,7 @@ on_stage_with(test_S7_a_signal_comes_behind_its_command_buffer_where_metal_overl
     metal_retain(hangs);
     softmetal_set_chaos(&(softmetal_chaos){.overlap_per_mille = 1000});
     softmetal_hang(hangs);
-    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(hangs), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(hangs), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
     commit(s->q[0], new_buffer(s->q[0]));
     metal_wait_until_completed(softmetal_last_buffer(s->metal[0]));
     assert_int_equal(shown(s->t[0]), 0);
@@ -141,52 +129,24 @@ on_stage_with(test_S7_a_signal_comes_behind_its_command_buffer_where_metal_overl
     assert_int_equal(shown(s->t[0]), 1);
 }
 
-/* With no command buffer to encode it into, the signal is in one of gpusync's, behind the wait if there is one. */
-on_stage_with(test_S6_a_submission_without_buffers_signals_on_the_gpu, .queues = 2, .timelines = 2)
-{
-    for (unsigned waits = 0; waits < 2; waits++) {
-        if (waits) SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-        gpusync_point first[] = {at(s->t[0], 1)}, then[] = {at(s->t[1], 1 + waits)};
-        gpusync_submission empty = {.wait_points = first, .wait_count = waits, .signal_points = then, .signal_count = 1};
-        assert_ok(gpusync_submit(s->q[1], &empty, NULL));
-        assert_int_equal(shown(s->t[1]), waits);
-        finish_all(s);
-        assert_int_equal(shown(s->t[1]), 1 + waits);
-    }
-}
-
 /* -- links -------------------------------------------------------------------------------------------------------- */
 
-on_both_kinds_with(test_S7_encoded_signals_count_beside_those_of_the_submission, .timelines = 3)
-{
-    void *buffers[2] = {signalling(s->q[0], at(s->t[0], 1)), signalling(s->q[0], at(s->t[1], 2))};
-    gpusync_ticket ticket;
-    encode_signal(s->q[0], buffers[1], at(s->t[0], 2));
-    ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]), SIGNALS(at(s->t[0], 3), at(s->t[2], 7), at(s->t[2], 9)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    finish_all(s);
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-    assert_int_equal(value_of(s->t[0]), 3);
-    assert_int_equal(value_of(s->t[1]), 2);
-    assert_int_equal(value_of(s->t[2]), 9);
-}
-
 /* Wait for n - 1 and signal n, in one submission, on two queues in turn. Backwards, too. */
-on_all_kinds_with(test_T3_a_submission_may_wait_for_and_signal_one_timeline, .queues = 2)
+on_all_kinds_with(test_R33_a_submission_may_wait_for_and_signal_one_timeline, .queues = 2)
 {
     enum { TURNS = 8 };
     for (unsigned i = 0; i < LENGTH(kinds); i++)
         for (unsigned backwards = 0; backwards < 2; backwards++) {
             gpusync_timeline *timeline = new_timeline(s->device);
-            gpusync_ticket tickets[TURNS];
             uint32_t flags = kinds[i] | (backwards ? UNORDERED : 0);
             forget_marks();
             for (unsigned k = 0; k < TURNS; k++) {
                 unsigned turn = backwards ? TURNS - 1 - k : k;
-                tickets[turn] = SUBMIT(s->q[turn & 1], WAITS(at(timeline, turn)), BUFFERS(marked(s, turn & 1, turn)),
-                                       SIGNALS(at(timeline, turn + 1)), .flags = flags);
+                SUBMIT(s->q[turn & 1], WAITS(at(timeline, turn)), BUFFERS(marked(s, turn & 1, turn)),
+                       SIGNALS(at(timeline, turn + 1)), .flags = flags);
             }
             finish_all(s);
-            for (unsigned k = 0; k < TURNS; k++) assert_ok(gpusync_poll(s->q[k & 1], tickets[k], NULL));
+            for (unsigned k = 0; k < 2; k++) assert_ok(gpusync_poll(s->q[k], GPUSYNC_EVERYTHING, NULL));
             assert_int_equal(value_of(timeline), TURNS);
             assert_marks(0, 1, 2, 3, 4, 5, 6, 7);
             assert_ok(gpusync_timeline_destroy(timeline));
@@ -198,7 +158,7 @@ on_all_kinds_with(test_R7_points_of_no_work_hold_nothing, .queues = 2, .timeline
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffer),
                                    WAITS(ticket_at(s->q[0], 0), ticket_at(s->q[1], -7), at(s->t[0], 0),
-                                         ticket_at(s->q[1], INT64_MIN)), .flags = GPUSYNC_SUBMIT_ON_GPU);
+                                         ticket_at(s->q[1], INT64_MIN)), .flags = ON_GPU);
     assert_true(is_sent(buffer));
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], ticket, NULL));
@@ -227,23 +187,25 @@ on_stage_with(test_ownership_what_a_submission_points_to_is_copied, .timelines =
     assert_failed(s->t[1], GPUSYNC_ERROR_EXECUTION);
 }
 
-/* -- R2: the host signals ----------------------------------------------------------------------------------------- */
+/* -- R36, R2: the host waits and signals -------------------------------------------------------------------------- */
 
-on_stage_with(test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothing, .queues = 2, .timelines = 1)
+/* Nothing is encoded, and nothing of gpusync's own is made. */
+on_stage_with(test_R36_the_host_waits_and_signals, .queues = 2, .timelines = 1)
 {
     for (unsigned unordered = 0; unordered < 2; unordered++) {
-        uint64_t value = unordered + 1;
-        void *foreign[2] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
-        void *consumer = new_buffer(s->q[1]);
+        uint64_t value = 2 * unordered + 2;
+        void *foreign[2] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0])}, *consumer = new_buffer(s->q[1]);
         uint64_t signals = softmetal_message_count("encodeSignalEvent:value:");
         uint64_t waits = softmetal_message_count("encodeWaitForEvent:value:");
-        gpusync_ticket tickets[2];
-        tickets[0] = SUBMIT(s->q[0], WAITS(at(s->t[0], value - 1)), BUFFERS(foreign[0], foreign[1]),
-                            SIGNALS(at(s->t[0], value)), .flags = unordered ? UNORDERED : 0);
+        SUBMIT(s->q[0], WAITS(at(s->t[0], value - 1)), BUFFERS(foreign[0], foreign[1]), SIGNALS(at(s->t[0], value)),
+               .flags = unordered ? UNORDERED : 0);
+        assert_false(is_sent(foreign[0]));
+        signal_value(s->t[0], value - 1);
+        assert_true(is_sent(foreign[0]));
         assert_int_equal(softmetal_message_count("encodeSignalEvent:value:"), signals);
         assert_int_equal(softmetal_message_count("encodeWaitForEvent:value:"), waits);
-        assert_int_equal(softmetal_outstanding(s->metal[0]), 2); /* none of gpusync's own */
-        tickets[1] = SUBMIT(s->q[1], WAITS(at(s->t[0], value)), BUFFERS(consumer), .flags = GPUSYNC_SUBMIT_ON_GPU);
+        assert_int_equal(softmetal_outstanding(s->metal[0]), 2);
+        gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], value)), BUFFERS(consumer), .flags = ON_GPU);
         softmetal_finish(foreign[0]);
         assert_int_equal(shown(s->t[0]), value - 1);
         assert_false(is_sent(consumer)); /* no wait of the GPU goes before the host has signalled */
@@ -251,11 +213,136 @@ on_stage_with(test_R2_the_host_signals_when_the_work_has_ended_and_encodes_nothi
         assert_int_equal(shown(s->t[0]), value);
         assert_true(is_sent(consumer));
         finish_all(s);
-        assert_ok(gpusync_poll(s->q[0], tickets[0], NULL));
-        assert_ok(gpusync_poll(s->q[1], tickets[1], NULL));
-        metal_release(foreign[0]);
-        metal_release(foreign[1]);
+        assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+        for (unsigned i = 0; i < 2; i++) metal_release(foreign[i]);
     }
+}
+
+/* Metal completes what shares nothing in any order. The value stands for the work before it, too; that of UNORDERED
+   work for its own alone. */
+on_stage_with(test_R36_a_strict_value_comes_in_the_turn_of_its_work, .queues = 3)
+{
+    for (unsigned i = 0; i < 6; i++) {
+        const bool unordered = i & 1;
+        const unsigned given = i / 2; /* command buffers */
+        void *before = marked(s, 0, 1), *buffers[2] = {marked(s, 0, 2), marked(s, 0, 3)};
+        void *consumers[2] = {marked(s, 1, 4), marked(s, 2, 5)};
+        s->t[0] = new_timeline(s->device);
+        forget_marks();
+        commit(s->q[0], before);
+        encode_wait(s->q[1], consumers[0], at(s->t[0], 1));
+        SUBMIT(s->q[0], .command_buffers = buffers, .command_buffer_count = given, SIGNALS(at(s->t[0], 1)),
+               .flags = unordered ? UNORDERED : 0);
+        commit(s->q[1], consumers[0]);
+        SUBMIT(s->q[2], WAITS(at(s->t[0], 1)), BUFFERS(consumers[1]));
+        for (unsigned k = given; k-- > 0;) {
+            assert_int_equal(value_of(s->t[0]), 0);
+            softmetal_finish(buffers[k]);
+        }
+        for (unsigned k = 0; k < 2; k++) assert_int_equal(is_sent(consumers[k]), unordered);
+        assert_int_equal(shown(s->t[0]), unordered);
+        softmetal_finish(before);
+        for (unsigned k = 0; k < 2; k++) assert_true(is_sent(consumers[k]));
+        assert_int_equal(shown(s->t[0]), 1);
+        finish_all(s);
+        assert_int_equal(marks(), given + 3);
+        assert_int_equal(mark_at(given), 1);
+        for (unsigned k = given; k < 2; k++) assert_ok(gpusync_command_buffer_discard(s->q[0], buffers[k]));
+        assert_ok(gpusync_timeline_destroy(s->t[0]));
+    }
+    s->t[0] = NULL;
+}
+
+/* Its event shows the value, and the turn of the work that has signalled it is to come. */
+on_stage_with(test_R36_strict_work_waits_for_the_value_and_not_for_its_event, .queues = 2, .timelines = 1)
+{
+    void *before = new_buffer(s->q[0]), *producer = signalling(s->q[0], at(s->t[0], 1)), *strict = new_buffer(s->q[1]);
+    commit(s->q[0], before);
+    commit(s->q[0], producer);
+    gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(strict));
+    softmetal_finish(producer);
+    assert_int_equal(shown(s->t[0]), 1);
+    assert_false(is_sent(strict));
+    softmetal_finish(before);
+    assert_true(is_sent(strict));
+    finish_all(s);
+    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
+}
+
+/* The bytes are there when the consumer runs, wherever the producer's value comes from, and though Metal overlaps what
+   shares no tracked memory. (ggml-org/llama.cpp#19402: the event was in a command buffer of its own.) */
+typedef enum source {
+    IN_ITS_OWN_BUFFER,
+    BEFORE_A_HIGHER_VALUE, /* ... of the next buffer */
+    BY_ITS_TICKET,
+    BY_A_SUBMISSION_WITHOUT_BUFFERS,
+    BY_AN_EMPTY_BUFFER_BEHIND_IT,
+    WITH_AN_EMPTY_BUFFER_BEHIND_IT,
+    SOURCES
+} source;
+
+static unsigned char cell;
+static unsigned early;
+
+static void produce(void *user, const softmetal_kernel_args *arguments)
+{
+    PUT(&cell, 1);
+}
+
+static void consume(void *user, const softmetal_kernel_args *arguments)
+{
+    if (!GET(&cell)) COUNT(&early);
+}
+
+static void run(void *buffer, void *pipeline)
+{
+    const metal_size one = {1, 1, 1};
+    void *compute = metal_compute_begin(buffer);
+    metal_set_pipeline(compute, pipeline);
+    metal_dispatch(compute, one, one);
+    metal_end(compute);
+}
+
+static gpusync_point point_of_producer(stage *s, source from, void *buffer, gpusync_point value)
+{
+    gpusync_queue *queue = s->q[0];
+    if (from <= BEFORE_A_HIGHER_VALUE) encode_signal(queue, buffer, value);
+    if (from == WITH_AN_EMPTY_BUFFER_BEHIND_IT) {
+        SUBMIT(queue, BUFFERS(buffer, new_buffer(queue)), SIGNALS(value));
+        return value;
+    }
+    gpusync_ticket ticket = commit(queue, buffer);
+    if (from == BEFORE_A_HIGHER_VALUE) commit(queue, signalling(queue, at(value.timeline, value.value + 1)));
+    if (from == BY_A_SUBMISSION_WITHOUT_BUFFERS) SUBMIT(queue, SIGNALS(value), .flags = ON_GPU);
+    if (from == BY_AN_EMPTY_BUFFER_BEHIND_IT) SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(value));
+    return from == BY_ITS_TICKET ? ticket_at(queue, ticket) : value;
+}
+
+on_stage_with(test_R36_what_a_value_stands_for_has_been_done_where_metal_overlaps, .queues = 2, .timelines = 1,
+              .real = true)
+{
+    void *const produces = metal_pipeline_new(s->metal_device, "kernel void produce()", "produce", NULL, 0);
+    void *const consumes = metal_pipeline_new(s->metal_device, "kernel void consume()", "consume", NULL, 0);
+    softmetal_set_chaos(&(softmetal_chaos){.overlap_per_mille = 1000, .complete_out_of_order_per_mille = 1000});
+    softmetal_set_kernel("produce", produce, NULL, 2000000);
+    softmetal_set_kernel("consume", consume, NULL, 1000);
+    early = 0;
+    for (unsigned i = 0; i < 4 * SOURCES; i++) {
+        PUT(&cell, 0);
+        void *producer = new_buffer(s->q[0]), *consumer = new_buffer(s->q[1]);
+        run(producer, produces);
+        const gpusync_point point = point_of_producer(s, (source)(i / 4), producer, at(s->t[0], 2 * i + 1));
+        if (i & 1) encode_wait(s->q[1], consumer, point);
+        run(consumer, consumes);
+        if (i & 1) commit(s->q[1], consumer);
+        else SUBMIT(s->q[1], WAITS(point), BUFFERS(consumer));
+        assert_ok(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, SECONDS(60), NULL, NULL));
+        assert_int_equal(GET(&cell), 1);
+        settle(s);
+        if (GET(&early)) fail_msg("source %u, round %u: the consumer ran first", i / 4, i % 4);
+    }
+    metal_release(produces);
+    metal_release(consumes);
 }
 
 /* Work for which the host signals 5, then a plain commit that signals 6 on the same queue: what waits for 5 may not go
@@ -283,7 +370,7 @@ on_all_kinds_with(test_R2_a_plain_signal_behind_one_of_the_host_waits_for_it, .q
 }
 
 /* K20: where a ticket is OK its value is reached, though a lower one came later than the buffer could have run. */
-on_all_kinds_with(test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket, .queues = 2, .timelines = 1)
+on_all_kinds_with(test_R2_the_value_of_strict_work_is_reached_with_its_ticket, .queues = 2, .timelines = 1)
 {
     void *lower = signalling(s->q[1], at(s->t[0], 1)), *buffer = new_buffer(s->q[0]);
     commit(s->q[1], lower);
@@ -303,19 +390,19 @@ on_all_kinds_with(test_R2_the_value_of_host_sync_work_is_reached_with_its_ticket
 on_stage(test_S4_a_submission_ends_with_the_last_of_its_buffers)
 {
     static const unsigned orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-    for (size_t i = 0; i < LENGTH(orders); i++)
+    for (size_t i = 0; i < 2 * LENGTH(orders); i++)
         for (unsigned fails = 0; fails < 4; fails++) { /* 3: none */
             gpusync_timeline *timeline = new_timeline(s->device);
-            void *buffers[3] = {signalling(s->q[0], at(timeline, 1)), new_buffer(s->q[0]), new_buffer(s->q[0])};
-            gpusync_ticket ticket;
+            void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[0])};
             if (fails < 3) softmetal_fail_as(buffers[fails], SOFTMETAL_PAGE_FAULT, NULL);
-            if (fails == 0) softmetal_fail_after_signals(buffers[0], 1); /* the event shows 1 all the same */
-            ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]));
+            if (fails == 2) softmetal_fail_after_signals(buffers[2], 1); /* ON_GPU the event shows 1 all the same */
+            gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1], buffers[2]),
+                                           SIGNALS(at(timeline, 1)), .flags = i & 1 ? ON_GPU : 0);
             for (unsigned k = 0; k < 3; k++) {
                 assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
                 assert_false(gpusync_is_done(s->q[0], ticket));
                 assert_int_equal(value_of(timeline), 0);
-                softmetal_finish(buffers[orders[i][k]]);
+                softmetal_finish(buffers[orders[i / 2][k]]);
             }
             assert_true(gpusync_is_done(s->q[0], ticket));
             assert_result(gpusync_poll(s->q[0], ticket, NULL), fails < 3 ? GPUSYNC_ERROR_EXECUTION : GPUSYNC_OK);
@@ -331,32 +418,35 @@ on_all_kinds_with(test_S4_a_submission_without_buffers_ends_with_its_waits, .que
     for (unsigned i = 0; i < LENGTH(kinds); i++) {
         void *runs = new_buffer(s->q[1]);
         gpusync_ticket other = commit(s->q[1], runs);
-        gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1), ticket_at(s->q[1], other)),
-                                       SIGNALS(at(s->t[1], i + 1)), .flags = kinds[i]);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        note ended = {0};
+        SUBMIT(s->q[0], WAITS(at(s->t[0], i + 1), ticket_at(s->q[1], other)), SIGNALS(at(s->t[1], i + 1)),
+               .on_complete = remember, .user = &ended, .flags = kinds[i]);
         softmetal_finish(runs);
         finish_all(s);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+        assert_int_equal(calls_of(&ended), 0);
         assert_int_equal(value_of(s->t[1]), i);
         signal_value(s->t[0], i + 1);
-        finish_all(s);
-        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+        assert_noted(&ended, GPUSYNC_OK);
         assert_int_equal(value_of(s->t[1]), i + 1);
     }
 }
 
 /* Ordered, it ends behind the work before it; UNORDERED, at once. */
-on_both_kinds(test_S3_a_submission_without_buffers_ends_in_its_turn)
+on_both_kinds_with(test_S3_a_submission_without_buffers_ends_in_its_turn, .timelines = 1)
 {
     for (unsigned i = 0; i < LENGTH(kinds); i++) {
+        const bool unordered = kinds[i] & UNORDERED;
         gpusync_ticket before = commit_new(s->q[0]);
-        gpusync_ticket ticket = SUBMIT(s->q[0], .flags = kinds[i]);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), kinds[i] & UNORDERED ? GPUSYNC_OK : GPUSYNC_NOT_READY);
-        assert_false(gpusync_is_done(s->q[0], ticket));
+        note ended = {0};
+        SUBMIT(s->q[0], SIGNALS(at(s->t[0], i + 1)), .on_complete = remember, .user = &ended, .flags = kinds[i]);
+        assert_int_equal(calls_of(&ended), unordered);
+        assert_int_equal(shown(s->t[0]), unordered ? i + 1 : i);
+        assert_int_equal(gpusync_in_flight(s->q[0]), unordered ? 1 : 2);
         finish_all(s);
         assert_ok(gpusync_poll(s->q[0], before, NULL));
-        assert_ok(gpusync_poll(s->q[0], ticket, NULL));
-        assert_true(gpusync_is_done(s->q[0], ticket));
+        assert_noted(&ended, GPUSYNC_OK);
+        assert_int_equal(shown(s->t[0]), i + 1);
+        assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
     }
 }
 
@@ -399,7 +489,8 @@ static void refused_at(scene *c, gpusync_result got, gpusync_result expected, co
 #define refused(call, expected) refused_at(&c, (call), GPUSYNC_##expected, #call, __LINE__)
 #define with_open(...) TRY_SUBMIT(q, &c.ticket, BUFFERS(c.open), .on_complete = remember, .user = &c.n, __VA_ARGS__)
 
-/* Beside those of test_commit.c. t[0] stands at 5, and Metal has a signal of 8. `open` waits for 6, and signals 12. */
+/* Beside those of test_commit.c and test_held.c. t[0] stands at 5, and Metal has a signal of 8. `encoded` waits for 6,
+   and signals 12. */
 on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues = 2, .timelines = 2)
 {
     static const gpusync_point none;
@@ -416,9 +507,9 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     other_timeline = new_timeline(other);
     signal_value(t, 5);
     commit(s->q[1], signalling(s->q[1], at(t, 8)));
-    c.open = waiting(q, at(t, 6));
-    void *behind = waiting(q, at(t, 12));
-    encode_signal(q, c.open, at(t, 12));
+    c.open = new_buffer(q);
+    void *encoded = waiting(q, at(t, 6)), *behind = waiting(q, at(t, 12));
+    encode_signal(q, encoded, at(t, 12));
     for (unsigned i = 0; i < LENGTH(many); i++) many[i] = i + 1 < LENGTH(many) ? new_buffer(q) : many[0];
     assert_ok(gpusync_command_buffer_discard(q, new_buffer(q))); /* gpusync keeps memory of one for the next */
     count_scene(&c);
@@ -433,7 +524,9 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     refused(with_open(WAITS(ticket_at(other_queue, 0))), ERROR_INVALID_ARGUMENT);
     refused(with_open(SIGNALS(at(t, 13), ticket_at(q, 0))), ERROR_INVALID_ARGUMENT);
     refused(with_open(.flags = 1), ERROR_INVALID_ARGUMENT);
-    refused(with_open(.flags = ON_GPU | 2), ERROR_INVALID_ARGUMENT);
+    refused(with_open(.flags = 2), ERROR_INVALID_ARGUMENT);
+    refused(with_open(.flags = ON_GPU | 16), ERROR_INVALID_ARGUMENT);
+    refused(with_open(.flags = UNORDERED), ERROR_INVALID_ARGUMENT); /* R30: it has no ticket */
     refused(TRY_SUBMIT(q, &c.ticket, .command_buffers = many, .command_buffer_count = LENGTH(many)),
             ERROR_INVALID_ARGUMENT); /* the first once more at the end */
     refused(with_open(WAITS(ticket_at(s->q[1], 2))), ERROR_INVALID_TICKET);
@@ -444,16 +537,12 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     refused(with_open(SIGNALS(at(s->t[1], 0))), ERROR_NOT_RISING);
     refused(with_open(SIGNALS(at(s->t[1], 1), at(s->t[1], 1))), ERROR_NOT_RISING);
     refused(with_open(SIGNALS(at(s->t[1], 1), at(t, 13), at(s->t[1], 3), at(s->t[1], 2))), ERROR_NOT_RISING);
-    refused(with_open(SIGNALS(at(t, 12))), ERROR_NOT_RISING); /* encoded in the buffer */
-    refused(with_open(SIGNALS(at(t, 11))), ERROR_NOT_RISING);
     refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 5))), ERROR_NOT_RISING); /* reached */
     refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 8))), ERROR_NOT_RISING); /* sent */
     refused(TRY_SUBMIT(q, &c.ticket, SIGNALS(at(t, 7))), ERROR_NOT_RISING);
     /* work that waits for what it is to signal, or for more */
     refused(with_open(WAITS(at(s->t[1], 2)), SIGNALS(at(s->t[1], 2))), ERROR_NOT_RISING);
-    refused(with_open(WAITS(at(s->t[1], 3)), SIGNALS(at(s->t[1], 2)), .flags = UNORDERED), ERROR_NOT_RISING);
-    refused(with_open(WAITS(at(t, 12))), ERROR_NOT_RISING);
-    refused(TRY_SUBMIT(q, &c.ticket, BUFFERS(c.open, behind)), ERROR_NOT_RISING);
+    refused(TRY_SUBMIT(q, NULL, WAITS(at(s->t[1], 3)), SIGNALS(at(s->t[1], 2)), .flags = UNORDERED), ERROR_NOT_RISING);
     /* encode */
     refused(gpusync_encode_wait(NULL, c.open, at(t, 9)), ERROR_INVALID_ARGUMENT);
     refused(gpusync_encode_wait(q, NULL, at(t, 9)), ERROR_INVALID_ARGUMENT);
@@ -470,11 +559,14 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     refused(gpusync_encode_signal(q, behind, at(s->t[1], 0)), ERROR_NOT_RISING);
     refused(gpusync_encode_signal(q, behind, at(t, 8)), ERROR_NOT_RISING);
     refused(gpusync_encode_signal(q, behind, at(t, 12)), ERROR_NOT_RISING); /* it waits for 12 */
-    refused(gpusync_encode_signal(q, c.open, at(t, 12)), ERROR_NOT_RISING); /* it signals 12 */
+    refused(gpusync_encode_signal(q, encoded, at(t, 12)), ERROR_NOT_RISING); /* it signals 12 */
+    refused(gpusync_encode_signal(q, encoded, at(t, 11)), ERROR_NOT_RISING);
+    refused(gpusync_encode_wait(q, encoded, at(t, 9)), ERROR_INVALID_ARGUMENT); /* behind a signal */
     assert_ok(gpusync_command_buffer_discard(q, behind));
     assert_int_equal(SUBMIT(q, BUFFERS(c.open)), 1);
+    assert_int_equal(commit(q, encoded), 2);
     finish_all(s);
-    assert_ok(gpusync_poll(q, 1, NULL));
+    assert_ok(gpusync_poll(q, 2, NULL));
     assert_int_equal(value_of(t), 12);
     run_callbacks(s);
     assert_int_equal(calls_of(&c.n), 0);
@@ -482,6 +574,34 @@ on_stage_with(test_S5_a_submission_that_is_refused_has_changed_nothing, .queues 
     assert_ok(gpusync_queue_destroy(other_queue));
     assert_ok(gpusync_device_destroy(other));
     metal_release(device);
+}
+
+/* R35: a point that was there already counts, too, though nothing had to be encoded; one that was refused does not. */
+on_stage_with(test_R35_a_buffer_with_encoded_points_is_part_of_no_submission, .timelines = 1)
+{
+    enum { A_WAIT, A_WAIT_THAT_IS_OVER, A_SIGNAL, A_REFUSED_SIGNAL, POINTS };
+    signal_value(s->t[0], 5);
+    for (unsigned what = 0; what < POINTS; what++) {
+        void *encoded = what == A_SIGNAL ? foreign_buffer(s->q[0]) : new_buffer(s->q[0]), *plain = new_buffer(s->q[0]);
+        gpusync_ticket ticket = OLDER;
+        if (what <= A_WAIT_THAT_IS_OVER) encode_wait(s->q[0], encoded, at(s->t[0], what == A_WAIT ? 6 : 5));
+        if (what == A_SIGNAL) encode_signal(s->q[0], encoded, at(s->t[0], 7));
+        if (what == A_REFUSED_SIGNAL)
+            assert_result(gpusync_encode_signal(s->q[0], encoded, at(s->t[0], 5)), GPUSYNC_ERROR_NOT_RISING);
+        for (unsigned i = 0; i < LENGTH(kinds) && what != A_REFUSED_SIGNAL; i++)
+            assert_result(TRY_SUBMIT(s->q[0], kinds[i] & UNORDERED ? NULL : &ticket, BUFFERS(plain, encoded),
+                                     .flags = kinds[i]), GPUSYNC_ERROR_INVALID_ARGUMENT);
+        assert_int_equal(ticket, OLDER);
+        assert_int_equal(gpusync_in_flight(s->q[0]), 0);
+        if (what == A_REFUSED_SIGNAL) SUBMIT(s->q[0], BUFFERS(encoded));
+        else commit(s->q[0], encoded); /* as it was */
+        assert_int_equal(is_sent(encoded), what != A_WAIT);
+        if (what == A_WAIT) signal_value(s->t[0], 6);
+        SUBMIT(s->q[0], BUFFERS(plain));
+        finish_all(s);
+        assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
+        if (what == A_SIGNAL) metal_release(encoded);
+    }
 }
 
 /* gpusync's own buffers are made before the ticket is given, those of held work, too. */
@@ -498,7 +618,8 @@ on_all_kinds_with(test_S5_metal_has_no_buffer_for_the_waits_or_the_signals, .que
         do {
             softmetal_fail_creation(++n, true);
             result = TRY_SUBMIT(s->q[0], &ticket, WAITS(at(s->t[0], held + 1)), BUFFERS(buffer),
-                                SIGNALS(at(s->t[1], held + 1)), .on_complete = remember, .user = &told, .flags = GPUSYNC_SUBMIT_ON_GPU);
+                                SIGNALS(at(s->t[1], held + 1)), .on_complete = remember, .user = &told,
+                                .flags = ON_GPU);
             softmetal_fail_creation(0, false);
             if (result == GPUSYNC_OK) break;
             assert_result(result, GPUSYNC_ERROR_METAL_NIL);
@@ -519,7 +640,7 @@ on_all_kinds_with(test_S5_metal_has_no_buffer_for_the_waits_or_the_signals, .que
     }
 }
 
-on_stage_with(test_S5_host_sync_needs_no_buffer_of_metals, .timelines = 2)
+on_stage_with(test_S5_strict_work_needs_no_buffer_of_metals, .timelines = 2)
 {
     void *buffer = new_buffer(s->q[0]);
     gpusync_ticket ticket;
@@ -572,16 +693,15 @@ on_stage(test_R25_on_complete_comes_first_however_the_work_ends)
         gpusync_timeline *go = new_timeline(s->device), *rises = new_timeline(s->device);
         note notes[4] = {0};
         gpusync_ticket ticket = begin_to_end(s, (ending)how, go, rises, &notes[0]);
-        on_done(ticket_at(s->q[0], ticket), &notes[1]);
-        on_done(ticket_at(s->q[0], ticket), &notes[2]);
+        for (unsigned i = 1; i < 3 && ticket; i++) on_done(ticket_at(s->q[0], ticket), &notes[i]);
         if (how == INHERITS) fail_timeline(go, GPUSYNC_ERROR_COMPILE);
         if (how == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
         if (how == IS_OVERTAKEN) signal_value(rises, 3);
         finish_all(s);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), results[how]);
-        on_done(ticket_at(s->q[0], ticket), &notes[3]);
+        if (ticket) on_done(ticket_at(s->q[0], ticket), &notes[3]);
         run_callbacks(s);
-        assert_in_order(notes, LENGTH(notes));
+        if (ticket) assert_in_order(notes, LENGTH(notes)); /* UNORDERED work has no other */
         assert_noted(&notes[0], results[how]);
         assert_int_equal(notes[0].has_error, results[how] != GPUSYNC_OK);
         if (notes[0].has_error) assert_int_equal(notes[0].error.ticket, ticket);
@@ -594,70 +714,62 @@ on_stage(test_R25_on_complete_comes_first_however_the_work_ends)
 
 /* -- S8: failure passes along links ------------------------------------------------------------------------------- */
 
-typedef struct link_kind {
-    bool ticket;  /* waits for the ticket, else for the value */
-    bool encoded; /* in the buffer, else in the submission */
-    uint32_t flags;
-} link_kind;
-
 /* Metal has the failing work. Of those that wait for it, held ones never run; what the GPU itself waits for runs. */
 on_stage_with(test_S8_what_waits_for_failed_work_fails_and_never_runs_if_it_is_held, .queues = 3)
 {
-    for (unsigned i = 0; i < 16; i++) {
-        link_kind kind = {i & 1, i & 2, kinds[i >> 2]};
+    for (unsigned i = 0; i < 2 * (LENGTH(kinds) + 1); i++) {
+        const bool by_ticket = i & 1, encoded = i / 2 == LENGTH(kinds);
+        const uint32_t flags = encoded ? ON_GPU : kinds[i / 2];
+        const bool held = by_ticket || !(flags & ON_GPU);
         gpusync_timeline *first = new_timeline(s->device), *second = new_timeline(s->device);
-        void *buffer = marked(s, 1, 1);
-        void *last = marked(s, 2, 2);
-        bool held = kind.ticket || !(kind.flags & ON_GPU);
+        void *buffer = marked(s, 1, 1), *last = marked(s, 2, 2);
         gpusync_ticket tickets[3];
         forget_marks();
-        tickets[0] = SUBMIT(s->q[0], BUFFERS(failing(s->q[0])), SIGNALS(at(first, 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-        gpusync_point point = kind.ticket ? ticket_at(s->q[0], tickets[0]) : at(first, 1);
-        if (kind.encoded) {
-            held = kind.ticket;
+        tickets[0] = SUBMIT(s->q[0], BUFFERS(failing(s->q[0])), SIGNALS(at(first, 1)), .flags = ON_GPU);
+        gpusync_point point = by_ticket ? ticket_at(s->q[0], tickets[0]) : at(first, 1);
+        if (encoded) {
             encode_wait(s->q[1], buffer, point);
-            tickets[1] = SUBMIT(s->q[1], BUFFERS(buffer), SIGNALS(at(second, 1)), .flags = kind.flags);
+            encode_signal(s->q[1], buffer, at(second, 1));
+            tickets[1] = commit(s->q[1], buffer);
         } else {
-            tickets[1] = SUBMIT(s->q[1], WAITS(point), BUFFERS(buffer), SIGNALS(at(second, 1)), .flags = kind.flags);
+            tickets[1] = SUBMIT(s->q[1], WAITS(point), BUFFERS(buffer), SIGNALS(at(second, 1)), .flags = flags);
         }
         assert_int_equal(is_sent(buffer), !held);
         tickets[2] = SUBMIT(s->q[2], WAITS(at(second, 1)), BUFFERS(last));
         finish_all(s);
-        assert_result(gpusync_poll(s->q[1], tickets[1], NULL), GPUSYNC_ERROR_EXECUTION);
-        assert_result(gpusync_poll(s->q[2], tickets[2], NULL), GPUSYNC_ERROR_EXECUTION);
         assert_failed(first, GPUSYNC_ERROR_EXECUTION);
         assert_failed(second, GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(marks(), !held);
-        gpusync_error error = failure_at(s->q[1], i);
-        assert_int_equal(error.ticket, tickets[1]);
-        assert_true(error.inherited);
-        assert_int_equal(error.ran, !held);
-        assert_int_equal(error.origin, tickets[0]);
-        assert_string_equal(error.queue_label, "first");
-        error = failure_at(s->q[2], i);
-        assert_int_equal(error.ticket, tickets[2]);
-        assert_false(error.ran);
-        assert_int_equal(error.origin, tickets[0]);
+        for (unsigned k = 1; k < 3; k++) {
+            gpusync_error error = failure_at(s->q[k], i);
+            assert_int_equal(error.result, GPUSYNC_ERROR_EXECUTION);
+            assert_int_equal(error.ticket, tickets[k]); /* UNORDERED: 0 */
+            assert_true(error.inherited);
+            assert_int_equal(error.ran, k == 1 && !held);
+            assert_int_equal(error.origin, tickets[0]);
+            assert_string_equal(error.queue_label, "first");
+        }
         assert_ok(gpusync_timeline_destroy(first));
         assert_ok(gpusync_timeline_destroy(second));
     }
 }
 
-/* Encoded ones and those of the submission; the order_only one rises. */
+/* Encoded ones, too; the order_only one rises. */
 on_stage(test_S8_failed_work_fails_all_timelines_that_it_was_to_signal)
 {
     static const gpusync_timeline_desc order = {.order_only = true};
-    for (unsigned i = 0; i < LENGTH(kinds); i++) {
-        gpusync_timeline *rises = NULL, *fails[3];
-        void *buffers[2] = {NULL, failing(s->q[0])};
-        assert_ok(gpusync_timeline_create(s->device, &order, &rises));
+    for (unsigned i = 0; i <= LENGTH(kinds); i++) {
+        gpusync_timeline *rises = timeline_from(s->device, &order), *fails[3];
+        void *buffer = failing(s->q[0]);
         for (unsigned k = 0; k < 3; k++) fails[k] = new_timeline(s->device);
         signal_value(fails[2], 4);
-        buffers[0] = signalling(s->q[0], at(fails[0], 1));
-        gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]),
-                                       SIGNALS(at(fails[1], 1), at(rises, 3), at(fails[2], 5)), .flags = kinds[i]);
+        const gpusync_point signals[] = {at(fails[0], 1), at(fails[1], 1), at(rises, 3), at(fails[2], 5)};
+        for (unsigned k = 0; k < 4 && i == LENGTH(kinds); k++) encode_signal(s->q[0], buffer, signals[k]);
+        if (i == LENGTH(kinds)) commit(s->q[0], buffer);
+        else SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0]), buffer), .signal_points = signals, .signal_count = 4,
+                    .flags = kinds[i]);
         finish_all(s);
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_int_equal(failure_at(s->q[0], i).result, GPUSYNC_ERROR_EXECUTION);
         for (unsigned k = 0; k < 3; k++) assert_failed(fails[k], GPUSYNC_ERROR_EXECUTION);
         assert_ok(gpusync_timeline_wait(fails[2], 4, 0, NULL));
         assert_int_equal(value_of(rises), 3);
@@ -672,12 +784,11 @@ on_both_kinds_with(test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_
     for (unsigned i = 0; i < LENGTH(kinds); i++) {
         gpusync_timeline *fails = new_timeline(s->device);
         void *buffer = marked(s, 0, 1);
-        gpusync_ticket ticket =
-            SUBMIT(s->q[0], WAITS(at(s->t[0], 1), at(fails, 1)), BUFFERS(buffer), .flags = kinds[i]);
+        SUBMIT(s->q[0], WAITS(at(s->t[0], 1), at(fails, 1)), BUFFERS(buffer), .flags = kinds[i]);
         assert_ok(gpusync_timeline_fail(fails, NULL));
-        assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_ERROR_EXECUTION);
-        assert_true(gpusync_is_done(s->q[0], ticket));
+        assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
         assert_int_equal(failures_of(s->q[0]), i + 1);
+        assert_int_equal(failure_at(s->q[0], i).result, GPUSYNC_ERROR_EXECUTION);
         assert_ok(gpusync_timeline_destroy(fails));
     }
     assert_int_equal(marks(), 0);
@@ -689,7 +800,7 @@ on_both_kinds_with(test_S4_work_that_waits_for_a_failed_point_does_not_wait_for_
 on_both_kinds_with(test_R24_the_ticket_of_work_that_waited_for_other_code_ends, .timelines = 1,
                    .timeline = {.signalled_by_others = true})
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])), .flags = ON_GPU);
     set_quirks(.deaf_to_everything = true);
     other_code_signals(s->t[0], 1);
     finish_all(s);
@@ -714,52 +825,4 @@ on_stage_with(test_S5_waits_that_are_over_and_signals_that_are_refused_keep_no_m
         if (i > 1) assert_int_equal(kit_now().blocks, blocks);
         blocks = kit_now().blocks;
     }
-}
-
-/* R5: Metal would run an enqueued buffer before the waits, or the buffers, that are to come first. */
-on_stage_with(test_R5_an_enqueued_buffer_comes_first_or_is_refused, .queues = 2, .timelines = 1)
-{
-    void *enqueued = foreign_buffer(s->q[1]), *other = new_buffer(s->q[1]);
-    gpusync_ticket ticket = 7;
-    metal_enqueue(enqueued);
-    commit(s->q[0], signalling(s->q[0], at(s->t[0], 1)));
-    assert_result(TRY_SUBMIT(s->q[1], &ticket, WAITS(at(s->t[0], 1)), BUFFERS(enqueued), .flags = GPUSYNC_SUBMIT_ON_GPU), GPUSYNC_ERROR_ENQUEUED);
-    assert_result(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(other, enqueued)), GPUSYNC_ERROR_ENQUEUED);
-    assert_int_equal(ticket, 7);
-    assert_ok(TRY_SUBMIT(s->q[1], &ticket, BUFFERS(enqueued, other)));
-    finish_all(s);
-    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
-    metal_release(enqueued);
-}
-
-/* In which order Metal runs them the program alone knows, so the host makes the signal. */
-on_stage_with(test_S7_of_enqueued_buffers_none_is_the_last, .timelines = 1)
-{
-    void *first = foreign_buffer(s->q[0]), *then = foreign_buffer(s->q[0]);
-    metal_enqueue(then);
-    metal_enqueue(first);
-    SUBMIT(s->q[0], BUFFERS(first, then), SIGNALS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_ON_GPU);
-    assert_true(finish_next(s->q[0]));
-    assert_int_equal(metal_status(then), 4);
-    assert_int_equal(shown(s->t[0]), 0);
-    finish_all(s);
-    assert_int_equal(shown(s->t[0]), 1);
-    metal_release(first);
-    metal_release(then);
-}
-
-/* ... and one that is enqueued is enough, in front of others that are not: Metal has a place for it, and would run what
-   stands behind that place while the host holds the submission. */
-on_stage_with(test_R5_a_submission_that_begins_with_an_enqueued_buffer_is_not_held, .queues = 2)
-{
-    void *enqueued = new_buffer(s->q[0]), *other = new_buffer(s->q[0]);
-    gpusync_ticket first = commit_new(s->q[1]), ticket = 7;
-    metal_enqueue(enqueued);
-    assert_result(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other), .flags = GPUSYNC_SUBMIT_ON_GPU),
-                  GPUSYNC_ERROR_ENQUEUED);
-    assert_int_equal(ticket, 7);
-    assert_true(finish_next(s->q[1]));
-    assert_ok(TRY_SUBMIT(s->q[0], &ticket, WAITS(ticket_at(s->q[1], first)), BUFFERS(enqueued, other), .flags = GPUSYNC_SUBMIT_ON_GPU));
-    finish_all(s);
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
 }

@@ -148,10 +148,10 @@ on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent,
         {UINT64_MAX, GPUSYNC_ERROR_NOT_RISING}, {GPUSYNC_MAX_VALUE + 1, GPUSYNC_ERROR_NOT_RISING},
         {GPUSYNC_MAX_VALUE, GPUSYNC_OK},        {GPUSYNC_MAX_VALUE, GPUSYNC_ERROR_NOT_RISING},
     };
-    for (unsigned host_sync = 0; host_sync < 2; host_sync++) {
+    for (unsigned strict = 0; strict < 2; strict++) {
         gpusync_timeline *timeline = new_timeline(s->device), *gate_of_held = new_timeline(s->device);
         signal_value(timeline, 10);
-        SUBMIT(s->q[0], SIGNALS(at(timeline, 20)), BUFFERS(new_buffer(s->q[0])), .flags = host_sync ? 0 : ON_GPU);
+        SUBMIT(s->q[0], SIGNALS(at(timeline, 20)), BUFFERS(new_buffer(s->q[0])), .flags = strict ? 0 : ON_GPU);
         SUBMIT(s->q[1], WAITS(at(gate_of_held, 1)), SIGNALS(at(timeline, 25)));
         signal_rows(timeline, below, LENGTH(below)); /* the held 25 does not count */
         finish_all(s);
@@ -541,10 +541,11 @@ static void end_unsent(stage *s, never_ran way, gpusync_queue *queue, gpusync_ti
     if (way == CANCELLED) assert_ok(gpusync_queue_cancel_held(queue));
     if (way == WAIT_FAILED) assert_ok(gpusync_timeline_fail(go, NULL));
     if (way == OVERTAKEN) signal_value(other, 1);
-    if (way == A_FAILURE_STICKS || way == DEVICE_LOST) {
-        void *culprit = new_buffer(way == DEVICE_LOST ? s->q[1] : queue);
-        softmetal_fail_as(culprit, way == DEVICE_LOST ? SOFTMETAL_SUBMISSIONS_IGNORED : SOFTMETAL_PAGE_FAULT, NULL);
-        SUBMIT(way == DEVICE_LOST ? s->q[1] : queue, BUFFERS(culprit), .flags = UNORDERED);
+    if (way == A_FAILURE_STICKS) finish_next(queue);
+    if (way == DEVICE_LOST) {
+        void *culprit = new_buffer(s->q[1]);
+        softmetal_fail_as(culprit, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+        SUBMIT(s->q[1], BUFFERS(culprit), .flags = UNORDERED);
         softmetal_finish(culprit);
     }
     if (way == QUEUE_DESTROYED) assert_ok(gpusync_queue_destroy(queue));
@@ -565,6 +566,7 @@ without_stage(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower
         gpusync_timeline *go = new_timeline(s.device), *other = new_timeline(s.device);
         gpusync_queue *queue = queue_from(s.device, &sticky);
         commit(s.q[0], signalling(s.q[0], at(timeline, 5)));
+        if (way == A_FAILURE_STICKS) commit_failing(queue, SOFTMETAL_PAGE_FAULT);
         gpusync_ticket ticket = SUBMIT(queue, WAITS(at(go, 1)), SIGNALS(at(timeline, 7), at(other, 1)));
         gpusync_ticket consumer = SUBMIT(s.q[1], WAITS(at(timeline, 7)));
         end_unsent(&s, (never_ran)way, queue, go, other);
@@ -586,33 +588,43 @@ without_stage(test_R12_a_value_of_work_that_never_ran_is_raised_behind_the_lower
     }
 }
 
-/* Until raised, the value of work that never ran counts as held: lower ones go. A higher one that is sent first does not
-   take it along. */
-on_stage_with(test_R12_the_value_of_work_that_never_ran_comes_in_its_turn, .queues = 3, .timelines = 2,
-              .timeline = {.order_only = true})
+/* Until raised, the value of work that never ran counts as held: lower ones go, and higher ones behind it. The next
+   lower one is sent, or held. */
+on_stage_with(test_R12_the_value_of_work_that_never_ran_comes_in_its_turn, .queues = 3)
 {
-    void *six = waiting(s->q[2], at(s->t[0], 5)), *eight = waiting(s->q[2], at(s->t[0], 6));
-    encode_signal(s->q[2], six, at(s->t[0], 6));
-    encode_signal(s->q[2], eight, at(s->t[0], 8));
-    commit(s->q[0], signalling(s->q[0], at(s->t[0], 5)));
-    gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 7)));
-    assert_ok(gpusync_queue_cancel_held(s->q[1]));
-    commit(s->q[2], six); /* below the 7 that nothing has sent */
-    assert_true(is_sent(six));
-    commit(s->q[2], eight); /* ping-pong: it goes at once */
-    assert_true(is_sent(eight));
-    finish_next(s->q[0]);
-    assert_int_equal(value_of(s->t[0]), 5);
-    finish_next(s->q[2]);
-    assert_int_equal(value_of(s->t[0]), 7); /* though 8 is with Metal */
-    assert_true(shown(s->t[0]) == 7);
-    finish_all(s);
-    assert_int_equal(value_of(s->t[0]), 8);
-    assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_CANCELLED);
+    static const gpusync_timeline_desc order = {.order_only = true};
+    for (unsigned held = 0; held < 2; held++) {
+        gpusync_timeline *timeline = timeline_from(s->device, &order), *go = new_timeline(s->device);
+        void *six = waiting(s->q[2], at(timeline, 5)), *eight = waiting(s->q[2], at(timeline, 6));
+        encode_signal(s->q[2], six, at(timeline, 6));
+        encode_signal(s->q[2], eight, at(timeline, 8));
+        void *five = held ? waiting(s->q[0], at(go, 1)) : new_buffer(s->q[0]);
+        encode_signal(s->q[0], five, at(timeline, 5));
+        commit(s->q[0], five);
+        gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(go, 2)), SIGNALS(at(timeline, 7)));
+        assert_ok(gpusync_queue_cancel_held(s->q[1]));
+        assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_CANCELLED);
+        assert_int_equal(value_of(timeline), 0);
+        commit(s->q[2], six);
+        if (held) signal_value(go, 1);
+        assert_true(is_sent(six));
+        commit(s->q[2], eight);
+        assert_false(is_sent(eight));
+        finish_next(s->q[0]);
+        assert_int_equal(value_of(timeline), 5);
+        assert_false(is_sent(eight));
+        finish_next(s->q[2]);
+        assert_int_equal(value_of(timeline), 7);
+        assert_true(shown(timeline) == 7);
+        assert_true(is_sent(eight));
+        finish_all(s);
+        assert_int_equal(value_of(timeline), 8);
+        assert_ok(gpusync_timeline_destroy(timeline));
+        assert_ok(gpusync_timeline_destroy(go));
+    }
 }
 
-/* Frame 1 never runs, and frame 2 waits for what other code answers to frame 1: that is to see its value, though frame 2
-   is with Metal before the turn of frame 1 comes. */
+/* Frame 1 never runs, and frame 2 waits for what other code answers to frame 1: that sees its value first. */
 on_stage(test_R12_other_code_sees_a_value_of_work_that_never_ran_in_its_turn)
 {
     for (unsigned cancels = 0; cancels < 2; cancels++) {
@@ -627,13 +639,13 @@ on_stage(test_R12_other_code_sees_a_value_of_work_that_never_ran_in_its_turn)
         if (cancels) assert_ok(gpusync_queue_cancel_held(s->q[0]));
         else assert_ok(gpusync_timeline_fail(input, NULL));
         gpusync_ticket last = commit(s->q[0], two);
-        assert_true(is_sent(two));
-        assert_result(gpusync_timeline_signal(frames, 4), GPUSYNC_ERROR_NOT_RISING); /* the 3 is sent */
+        assert_false(is_sent(two));
         assert_int_equal(metal_event_value(event), 0);
         finish_next(s->q[0]);
         assert_result(gpusync_poll(s->q[0], ticket, NULL),
                       cancels ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_ERROR_EXECUTION);
         assert_int_equal(metal_event_value(event), 1);
+        assert_true(is_sent(two)); /* the GPU waits for the answer */
         metal_event_signal(event, 2);
         finish_all(s);
         assert_ok(gpusync_poll(s->q[0], last, NULL));
@@ -642,20 +654,6 @@ on_stage(test_R12_other_code_sees_a_value_of_work_that_never_ran_in_its_turn)
         assert_ok(gpusync_timeline_destroy(input));
         metal_release(event);
     }
-}
-
-/* The same value, signalled by other work before the host may: it is reached when that work has ended. */
-on_stage_with(test_R12_a_value_of_work_that_never_ran_is_signalled_again, .queues = 2, .timelines = 2,
-              .timeline = {.order_only = true})
-{
-    commit(s->q[0], new_buffer(s->q[0]));
-    SUBMIT(s->q[0], WAITS(at(s->t[1], 1)), SIGNALS(at(s->t[0], 5)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
-    commit(s->q[1], signalling(s->q[1], at(s->t[0], 5)));
-    finish_next(s->q[0]);
-    assert_int_equal(value_of(s->t[0]), 0);
-    finish_all(s);
-    assert_int_equal(value_of(s->t[0]), 5);
 }
 
 /* Where Metal had the work, it counts as sent. A failure of the timeline drops it: the stage asks that nothing is
@@ -713,36 +711,25 @@ on_stage_with(test_S8_an_abandoned_queue_fails_the_order_only_timelines_of_what_
     assert_int_equal(value_of(s->t[1]), 1); /* held work never ran: that is known */
 }
 
-/* R11: as if held work had never run. */
-on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_raises_an_order_only_timeline, ORDER,
-              .queue = {.sticky_failure = true})
+/* R11: also while a failure sticks. The value may be signalled by other work. */
+on_stage_with(test_R11_a_discard_signals_nothing_and_fails_no_timeline, .queues = 2, .queue.sticky_failure = true)
 {
-    void *open = signalling(s->q[0], at(s->t[0], 4));
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    finish_all(s);
-    assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_EXECUTION);
-    assert_int_equal(value_of(s->t[0]), 0);
-    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
-    assert_int_equal(value_of(s->t[0]), 4);
-    assert_int_equal(shown(s->t[0]), 4);
-}
-
-/* R4: the discard lets the higher value go, though the lower one is still to be raised. */
-on_stage_with(test_R11_a_discard_on_a_queue_with_a_failure_that_sticks_lets_a_higher_value_go, .queues = 3, ORDER,
-              .queue = {.sticky_failure = true})
-{
-    void *open = signalling(s->q[0], at(s->t[0], 5)), *higher = waiting(s->q[1], at(s->t[0], 3));
-    encode_signal(s->q[1], higher, at(s->t[0], 6));
-    commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
-    finish_all(s);
-    commit(s->q[2], signalling(s->q[2], at(s->t[0], 3)));
-    gpusync_ticket ticket = commit(s->q[1], higher);
-    assert_false(is_sent(higher));
-    assert_ok(gpusync_command_buffer_discard(s->q[0], open));
-    assert_true(is_sent(higher));
-    finish_all(s);
-    assert_ok(gpusync_poll(s->q[1], ticket, NULL));
-    assert_int_equal(value_of(s->t[0]), 6);
+    for (unsigned order_only = 0; order_only < 2; order_only++) {
+        const gpusync_timeline_desc desc = {.order_only = order_only};
+        gpusync_timeline *timeline = timeline_from(s->device, &desc);
+        void *open = signalling(s->q[0], at(timeline, 4));
+        commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+        finish_all(s);
+        assert_result(gpusync_commit(s->q[0], open, NULL), GPUSYNC_ERROR_EXECUTION);
+        assert_ok(gpusync_command_buffer_discard(s->q[0], open));
+        assert_int_equal(value_of(timeline), 0);
+        assert_int_equal(shown(timeline), 0);
+        commit(s->q[1], signalling(s->q[1], at(timeline, 4)));
+        finish_all(s);
+        assert_int_equal(value_of(timeline), 4);
+        assert_ok(gpusync_queue_clear_failure(s->q[0], GPUSYNC_EVERYTHING));
+        assert_ok(gpusync_timeline_destroy(timeline));
+    }
 }
 
 /* -- R18: values of other code ------------------------------------------------------------------------------------ */
@@ -807,25 +794,27 @@ on_stage_with(test_R18_a_ticket_does_not_end_before_a_value_that_is_not_believed
 
 typedef enum looker { A_WAIT, A_POLL, RUN_CALLBACKS, LOOKERS } looker;
 
-/* Unordered work holds up no work behind it, so that has to end before the value is believed. */
+/* UNORDERED work holds up no work behind it, so that has to end before the value is believed. */
 on_stage_with(test_R18_unordered_work_does_not_end_before_a_value_that_work_behind_it_holds_up, OTHERS)
 {
     void *buffer = new_buffer(s->q[0]);
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .flags = UNORDERED);
+    note ended = {0};
+    SUBMIT(s->q[0], WAITS(at(s->t[0], 7)), BUFFERS(new_buffer(s->q[0])), .on_complete = remember, .user = &ended,
+           .flags = UNORDERED | ON_GPU);
     encode_signal(s->q[0], buffer, at(s->t[0], 5));
     commit(s->q[0], buffer);
     other_code_signals(s->t[0], 7);
     assert_true(finish_next(s->q[0]));
     assert_true(finish_next(s->q[0])); /* the wait's buffer, and the program's */
     assert_int_equal(value_of(s->t[0]), 4);
-    assert_result(gpusync_poll(s->q[0], ticket, NULL), GPUSYNC_NOT_READY);
+    assert_int_equal(calls_of(&ended), 0);
     assert_true(finish_next(s->q[0]));
     assert_int_equal(value_of(s->t[0]), 7);
-    assert_ok(gpusync_poll(s->q[0], ticket, NULL));
+    assert_noted(&ended, GPUSYNC_OK);
 }
 
-/* What other code has brought counts as soon as the own signals up to it are left to the work's own queue alone: also if
-   the last other one goes long after the event was read. */
+/* What other code has brought counts as soon as the own signals up to it are left to the work's own queue alone: also
+   if the last other one goes long after the event was read. */
 on_stage_with(test_R18_a_ticket_ends_when_no_other_queue_holds_its_value_up, .queues = 2, OTHERS)
 {
     void *later = waiting(s->q[1], at(s->t[0], 4));
@@ -918,18 +907,19 @@ on_stage_with(test_R18_a_value_is_not_believed_before_the_turn_of_the_own_work_t
 {
     static const gpusync_timeline_desc others = {.signalled_by_others = true};
     gpusync_timeline *timeline = timeline_from(s->device, &others);
-    void *first = signalling(s->q[3], at(s->t[0], 1)), *last = new_buffer(s->q[3]);
+    void *brings = signalling(s->q[3], at(s->t[0], 1));
     void *fails = signalling(s->q[2], at(s->t[1], 1));
     void *signals = waiting(s->q[0], at(s->t[1], 1)), *reads = waiting(s->q[1], at(timeline, 1));
     gpusync_ticket tickets[2];
-    SUBMIT(s->q[3], BUFFERS(first, last));
+    commit_new(s->q[3]); /* the turn of the next one is behind this */
+    commit(s->q[3], brings);
     softmetal_fail_as(fails, SOFTMETAL_PAGE_FAULT, NULL);
     commit(s->q[2], fails);
     commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     encode_signal(s->q[0], signals, at(timeline, 1));
     tickets[0] = commit(s->q[0], signals);
     tickets[1] = commit(s->q[1], reads);
-    softmetal_finish(first);
+    softmetal_finish(brings);
     finish_next(s->q[0]);
     softmetal_finish(fails);
     finish_next(s->q[0]);
@@ -1031,7 +1021,7 @@ on_stage_with(test_R18_an_imported_event_starts_where_it_stands, .timeline = {.s
 /* ... whose event is not read any more. */
 on_stage_with(test_R18_the_value_of_failure_on_the_event_fails_the_timeline, OTHERS)
 {
-    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(new_buffer(s->q[0])), .flags = GPUSYNC_SUBMIT_ON_GPU);
+    gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 5)), BUFFERS(new_buffer(s->q[0])), .flags = ON_GPU);
     other_code_signals(s->t[0], 3);
     assert_int_equal(value_of(s->t[0]), 3);
     other_code_signals(s->t[0], UINT64_MAX);
