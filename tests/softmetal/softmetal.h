@@ -329,7 +329,7 @@ void softmetal_hide_class(const char *name);
    before the next one. It sees no other order, but for functions that one worker happens to run.
 
    On a Mac they stand in front of the system's, for the program and for it alone. What is given to a queue that the
-   system made goes to the system. The system's other functions know nothing of softmetal's queues: a program that
+   system made goes to the system. The system's other functions know nothing of softmetal's queues and times: a program that
    calls those is linked with the archive of `make softmetal`, which leaves the eight above to the system. It is not
    controlled by the calls below then, nor counted. */
 
