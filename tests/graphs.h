@@ -163,7 +163,7 @@ typedef struct model_work {
     results theirs;   /* ... as the failure of another, which it inherits */
     bool fixed;       /* OVER: no work in front of it is held, so it keeps its failure */
     gpusync_result result;
-    bool ran;
+    bool ran, recorded;
     int callback; /* that tells its end, or -1 */
 } model_work;
 
@@ -1002,30 +1002,11 @@ static void needs_tickets(graph *g, const model_work *reader, int queue, int64_t
         needs_written(g, reader, &g->work[g->q[queue].tickets[ticket]], true);
 }
 
-/* R36: the submission is ON_GPU, and its command buffers share nothing: it may run, and signal, before its waits
-   end. */
-static bool jumps(const model_work *w)
-{
-    return w->fronted && !w->run;
-}
-
-/* ... so a value from this one on may be there before this one is. */
-static bool is_jumped(const graph *g, const model_work *w, int timeline)
-{
-    int i;
-    for (i = 0; i < g->work_count; i++) {
-        const model_signal *s = jumps(&g->work[i]) ? signal_of(&g->work[i], timeline) : NULL;
-        if (s && &g->work[i] != w && s->value >= signal_of(w, timeline)->value)
-            return true;
-    }
-    return false;
-}
-
 /* R36, "Overlap": the work that signals the value, or a lower one, comes before this work, which runs now. Where this
-   work is held until the value is reached, all tickets before that work do, too; where both do it on the GPU, the
-   command buffer that signals does (on Metal 4: all before the signal), but not where other code may signal, nor once
-   the timeline has failed. */
-static void needs_value(graph *g, const model_work *reader, int timeline, uint64_t value)
+   work is held until the value is reached, all tickets before that work do, too. Where both do it on the GPU, and
+   nothing but the contract orders them (gpu), the command buffer that signals does (on Metal 4: all before the signal),
+   but not where other code may signal, nor once the timeline has failed. */
+static void needs_value(graph *g, const model_work *reader, int timeline, uint64_t value, bool gpu)
 {
     const model_timeline *t = &g->t[timeline];
     int i;
@@ -1033,7 +1014,7 @@ static void needs_value(graph *g, const model_work *reader, int timeline, uint64
         const model_work *w = &g->work[i];
         const model_signal *s = model_ran(w) ? signal_of(w, timeline) : NULL;
         bool reached = !reader->on_gpu || (s && s->by_host);
-        if (!s || s->value > value || (!reached && (jumps(reader) || t->failure || is_jumped(g, w, timeline))))
+        if (!s || s->value > value || (!reached && (!gpu || t->failure)))
             continue;
         needs_written(g, reader, w, reached || w->run);
         if (reached || w->run)
@@ -1041,8 +1022,8 @@ static void needs_value(graph *g, const model_work *reader, int timeline, uint64
     }
 }
 
-/* What the waits of this work order before it, which runs now. last: it signals on the GPU, at its end, and each signal
-   comes behind the lower ones. */
+/* What the waits of this work order before it, which runs now: not those in a command buffer of gpusync's own in front,
+   with which it shares nothing. last: it signals on the GPU, at its end, and each signal comes behind the lower ones. */
 static void check_memory(graph *g, const model_work *w, bool last)
 {
     unsigned k;
@@ -1051,11 +1032,11 @@ static void check_memory(graph *g, const model_work *w, bool last)
         if (p->queue >= 0)
             needs_tickets(g, w, p->queue, p->ticket);
         else
-            needs_value(g, w, p->timeline, p->value);
+            needs_value(g, w, p->timeline, p->value, w->encodes || w->run);
     }
-    for (k = 0; k < w->signal_count && last && !w->run && !w->fronted; k++)
+    for (k = 0; k < w->signal_count && last && !w->run; k++)
         if (!w->signals[k].by_host && !g->t[w->signals[k].timeline].failure)
-            needs_value(g, w, w->signals[k].timeline, w->signals[k].value - 1);
+            needs_value(g, w, w->signals[k].timeline, w->signals[k].value - 1, true);
 }
 
 /* A kernel: the command buffer with this number runs. Its signals are at its end. */
@@ -1210,26 +1191,6 @@ static void check_values(graph *g)
     }
 }
 
-/* The work of a failure on record: of UNORDERED work some that fits, and is not on record yet. */
-static int work_of_failure(const graph *g, int queue, const gpusync_error *error)
-{
-    const model_queue *q = &g->q[queue];
-    unsigned k;
-    int i;
-    if (error->ticket > 0 && error->ticket <= q->last)
-        return q->tickets[error->ticket];
-    for (i = 0; i < g->work_count && error->ticket == 0; i++) {
-        const model_work *w = &g->work[i];
-        bool fits = w->queue == queue && w->unordered && w->state == MODEL_SETTLED && w->result == error->result &&
-                    error->ran == (w->ran && w->buffer_count) && (error->inherited || atoi(error->label) == i);
-        for (k = 0; fits && k < q->recorded; k++)
-            fits = q->record[k] != i;
-        if (fits)
-            return i;
-    }
-    return MOST_WORK;
-}
-
 /* S4, R14: each failure is on record once, those of tickets in their order, with what the contract says of it. */
 static void check_record(graph *g, int queue)
 {
@@ -1239,13 +1200,15 @@ static void check_record(graph *g, int queue)
     int64_t last = 0;
     unsigned n;
     for (n = 0; gpusync_queue_next_error(g->s.q[queue], &cursor, &error) == GPUSYNC_OK; n++) {
-        int i = n < q->recorded ? q->record[n] : work_of_failure(g, queue, &error);
-        const model_work *w = &g->work[i];
-        if (i == MOST_WORK || w->state != MODEL_SETTLED || n >= q->failures || error.ticket != w->ticket ||
-            error.result != w->result || w->result == GPUSYNC_OK)
+        bool ticket = error.ticket > 0 && error.ticket <= q->last;
+        int i = ticket ? q->tickets[error.ticket] : atoi(error.label) % MOST_WORK; /* UNORDERED */
+        model_work *w = &g->work[i];
+        if (w->queue != queue || w->state != MODEL_SETTLED || n >= q->failures || error.ticket != w->ticket ||
+            error.result != w->result || w->result == GPUSYNC_OK || (n < q->recorded ? q->record[n] != i : w->recorded))
             wrong(g, "queue %d has a failure of ticket %d with %d on record", queue, (int)error.ticket, error.result);
         if (n == q->recorded)
             q->record[q->recorded++] = i;
+        w->recorded = true;
         if (error.inherited ? !(w->theirs & RESULT(w->result)) : !(w->own & RESULT(w->result)))
             wrong(g, "the failure of work %d is inherited, or is not", i);
         if (error.ran != (w->ran && w->buffer_count) || error.in_use || error.dropped)
