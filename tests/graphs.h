@@ -19,7 +19,7 @@
    asks whether all has run, or ended, that its waits order before it.
 
    Not drawn in "everything": ends of queues and timelines, and little room. Nor beside such ends: values of other code,
-   order_only, and the loss of the device.
+   and the loss of the device.
 
    Other threads may be there beside the one that takes the steps: they run during a step, and rest when the model is
    asked. One of them may end a command buffer during a commit or a submission, which may then come too late.
@@ -90,6 +90,7 @@ typedef struct graph_rules {
 } graph_rules;
 
 /* From the simplest kind on. */
+/* clang-format off */
 static const graph_rules graph_kinds[] = {
     {"ordered", 2, 1, 50, 0, 0},
     {"tickets", 3, 1, 60, DRAWS_TICKETS | DRAWS_SIGNALS, 0},
@@ -104,11 +105,12 @@ static const graph_rules graph_kinds[] = {
     {"sticky", 3, 2, 70, DRAWS_ALL_WORK | DRAWS_FAILS | DRAWS_CANCELS | DRAWS_STICKY, 0},
     {"others", 2, 3, 70, DRAWS_ALL_WORK | DRAWS_FAILS | DRAWS_OTHERS, 0},
     {"lost", 3, 2, 90, (DRAWS_ALL_WORK & ~DRAWS_EMPTIES) | DRAWS_METAL4 | DRAWS_FAILS | DRAWS_ORDER_ONLY, 70},
-    {"ends", 4, 4, 80, DRAWS_ALL_WORK | DRAWS_METAL4 | DRAWS_FAILS | DRAWS_CANCELS | DRAWS_STICKY | DRAWS_HOST_FAILS |
-     DRAWS_ENDS, 0},
+    {"ends", 4, 4, 80, DRAWS_ALL_WORK | DRAWS_METAL4 | DRAWS_FAILS | DRAWS_CANCELS | DRAWS_ORDER_ONLY | DRAWS_STICKY |
+     DRAWS_HOST_FAILS | DRAWS_ENDS, 0},
     {"everything", 4, 4, 110, DRAWS_ALL_WORK | DRAWS_METAL4 | DRAWS_FAILS | DRAWS_CANCELS | DRAWS_ORDER_ONLY |
      DRAWS_STICKY | DRAWS_OTHERS | DRAWS_HOST_FAILS, 6},
 };
+/* clang-format on */
 
 enum { MOST_WORK = 96, MOST_WAITS = 4, MOST_SIGNALS = 2, MOST_BUFFERS = 2, MOST_CALLBACKS = 512, MOST_COMMITS = 512 };
 enum { MTL_COMMITTED = 2, MTL_ERROR = 5 }; /* MTLCommandBufferStatus */
@@ -420,11 +422,21 @@ static results model_point_result(const graph *g, const model_point *p)
     return w->state == MODEL_SETTLED ? RESULT(w->result) : 0;
 }
 
-/* R19: nothing committed is to signal the value any more. */
+/* S3: ordered work that is held stands in front of this work. */
+static bool model_behind_held(const graph *g, const model_work *w)
+{
+    int64_t ticket;
+    for (ticket = 1; !w->unordered && ticket < w->ticket; ticket++)
+        if (g->work[g->q[w->queue].tickets[ticket]].state == MODEL_HELD)
+            return true;
+    return false;
+}
+
+/* R19: nothing committed is to signal the value any more, as far as the work is in front of all held work. */
 static bool model_never_comes(const graph *g, const model_work *w, const model_point *p)
 {
     int i;
-    if (p->queue >= 0 || !g->t[p->timeline].closed || g->t[p->timeline].others)
+    if (p->queue >= 0 || !g->t[p->timeline].closed || g->t[p->timeline].others || model_behind_held(g, w))
         return false;
     for (i = 0; i < g->work_count; i++) {
         const model_signal *s = signal_to_come(g, i, p->timeline);
@@ -529,16 +541,6 @@ static bool model_in_order(const graph *g, const model_work *w, const model_sign
     return !signal_of(lower, signal->timeline)->by_host && (g->q[w->queue].metal4 || !t->imported || t->order_only);
 }
 
-/* S3: ordered work that is held stands in front of this work. */
-static bool model_behind_held(const graph *g, const model_work *w)
-{
-    int64_t ticket;
-    for (ticket = 1; !w->unordered && ticket < w->ticket; ticket++)
-        if (g->work[g->q[w->queue].tickets[ticket]].state == MODEL_HELD)
-            return true;
-    return false;
-}
-
 static bool model_may_go(const graph *g, const model_work *w)
 {
     unsigned i;
@@ -607,12 +609,14 @@ static void model_fail_timeline(graph *g, int timeline, results failure)
 /* S8, R9, R12: what is reached was overtaken. */
 static void model_failed_signals(graph *g, const model_work *w, results failure)
 {
-    bool unknown = w->ran && failure == RESULT(GPUSYNC_ERROR_DESTROYED) && g->q[w->queue].abandoned;
+    bool given_up = w->ran && failure == RESULT(GPUSYNC_ERROR_DESTROYED) && g->q[w->queue].abandoned;
+    uint64_t value;
     unsigned k;
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
         if (w->signals[k].value <= t->reached)
             continue;
+        bool unknown = given_up && (!w->ended || ask_timeline(g, w->signals[k].timeline, &value) < 0);
         if (!t->order_only || unknown)
             model_fail_timeline(g, w->signals[k].timeline, failure);
         else if (!t->failure)
