@@ -466,17 +466,20 @@ static model_waits model_look(const graph *g, const model_work *w)
         if (!result && sent && p->queue < 0 && g->t[p->timeline].others && g->t[p->timeline].event >= p->value &&
             model_lowest_sent(g, p->timeline, w) > p->value)
             result = ONLY_OK;
-        if (!result && !sent && model_never_comes(g, w, p))
+        bool badly = result && !(result & ONLY_OK);
+        bool now = badly && p->queue < 0 && g->t[p->timeline].closed && g->t[p->timeline].failed_at == g->step;
+        if (!sent && (now || (!result && model_never_comes(g, w, p)))) /* now: it never came, and then failed */
             all.own = RESULT(GPUSYNC_ERROR_DESTROYED);
         all.over = all.over && result;
         all.well = all.well && result & ONLY_OK;
-        all.badly = all.badly || (result && !(result & ONLY_OK)) || all.own;
+        all.badly = all.badly || badly || all.own;
         all.theirs |= result & ~ONLY_OK;
     }
     return all;
 }
 
-/* S6, R36: it is reached; or, where the GPU waits, Metal has work whose signal the GPU makes, or others make one. */
+/* S6, R36: it is reached; or, where the GPU waits, Metal has, or had, work whose signal the GPU makes, or others make
+   one. */
 static bool model_comes(const graph *g, const model_work *w, const model_point *p)
 {
     results result = model_point_result(g, p);
@@ -486,7 +489,7 @@ static bool model_comes(const graph *g, const model_work *w, const model_point *
     if (g->t[p->timeline].others)
         return true;
     for (i = 0; i < g->work_count; i++) {
-        const model_signal *s = g->work[i].state == MODEL_SENT ? signal_of(&g->work[i], p->timeline) : NULL;
+        const model_signal *s = model_ran(&g->work[i]) ? signal_to_come(g, i, p->timeline) : NULL;
         if (s && s->value >= p->value && !s->by_host)
             return true;
     }
@@ -606,17 +609,23 @@ static void model_fail_timeline(graph *g, int timeline, results failure)
     t->raise_count = 0;
 }
 
-/* S8, R9, R12: what is reached was overtaken. */
+/* gpusync has failed the timeline below the value: which of the two came first in one step is left open. */
+static bool model_failed_below(const graph *g, const model_signal *signal)
+{
+    uint64_t shown;
+    return ask_timeline(g, signal->timeline, &shown) < 0 && shown < signal->value;
+}
+
+/* S8, R9, R12: what is reached was overtaken. R21: of what is given up the end is unknown, unless the GPU has told. */
 static void model_failed_signals(graph *g, const model_work *w, results failure)
 {
-    bool given_up = w->ran && failure == RESULT(GPUSYNC_ERROR_DESTROYED) && g->q[w->queue].abandoned;
-    uint64_t value;
+    bool given_up = w->ran && g->q[w->queue].abandoned, said = failure == RESULT(GPUSYNC_ERROR_DESTROYED);
     unsigned k;
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
+        bool unknown = given_up && (!w->ended || (said && model_failed_below(g, &w->signals[k])));
         if (w->signals[k].value <= t->reached)
             continue;
-        bool unknown = given_up && (!w->ended || ask_timeline(g, w->signals[k].timeline, &value) < 0);
         if (!t->order_only || unknown)
             model_fail_timeline(g, w->signals[k].timeline, failure);
         else if (!t->failure)
@@ -624,7 +633,6 @@ static void model_failed_signals(graph *g, const model_work *w, results failure)
     }
 }
 
-/* Where a timeline fails and gets a value in one step, gpusync says which of the two came first. */
 static void model_settle(graph *g, model_work *w, results own, results theirs, gpusync_result said)
 {
     model_queue *q = &g->q[w->queue];
@@ -645,10 +653,8 @@ static void model_settle(graph *g, model_work *w, results own, results theirs, g
     }
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
-        uint64_t value = w->signals[k].value, shown;
-        bool failed = ask_timeline(g, w->signals[k].timeline, &shown) < 0 && shown < value;
-        if (!t->failure && !failed && value > t->reached)
-            t->reached = value;
+        if (!t->failure && w->signals[k].value > t->reached && !model_failed_below(g, &w->signals[k]))
+            t->reached = w->signals[k].value;
     }
 }
 
