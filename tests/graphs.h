@@ -759,7 +759,7 @@ static bool model_raise(graph *g)
             const model_signal *s = model_counts(&g->work[j]) ? signal_of(&g->work[j], i) : NULL;
             waits = waits || (s && s->value < value && s->value > t->reached);
         }
-        if (!t->raise_count || waits)
+        if (!t->raise_count || waits || model_failed_below(g, signal_of(&g->work[t->raises[best]], i)))
             continue;
         t->raises[best] = t->raises[--t->raise_count];
         model_rise(g, i, value);
@@ -795,8 +795,8 @@ static void model_move(graph *g)
     int i;
     for (i = 0; i < (int)g->rules->timelines; i++)
         g->t[i].began = g->t[i].reached;
-    while (model_send_one(g, true) || model_settle_one(g, true, true) || model_read(g) ||
-           model_settle_one(g, false, true) || model_raise(g) || model_fail_held(g) || model_send_one(g, false) ||
+    while (model_send_one(g, true) || model_settle_one(g, true, true) || model_read(g) || model_raise(g) ||
+           model_settle_one(g, false, true) || model_fail_held(g) || model_send_one(g, false) ||
            model_settle_one(g, false, false)) {}
     for (i = 0; i < g->work_count; i++) {
         if (g->lost && g->work[i].state == MODEL_OVER)
