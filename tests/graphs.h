@@ -166,6 +166,7 @@ typedef struct model_work {
     bool fixed;       /* OVER: no work in front of it is held, so it keeps its failure */
     gpusync_result result;
     bool ran, recorded;
+    bool rises; /* it has failed, and its order_only timelines get its values all the same */
     int callback; /* that tells its end, or -1 */
 } model_work;
 
@@ -179,8 +180,6 @@ typedef struct model_timeline {
     results failure; /* 0: has not failed. Where nothing can be asked, all that may have come first */
     results causes;  /* of the step in which it failed */
     unsigned failed_at;
-    int raises[MOST_WORK]; /* order_only: works that never ran or failed, whose value is not raised yet */
-    unsigned raise_count;
 } model_timeline;
 
 typedef struct model_queue {
@@ -372,15 +371,15 @@ static const model_signal *signal_of(const model_work *w, int timeline)
     return NULL;
 }
 
-/* R33: a signal of committed work counts until the work has settled, and longer where the host is to raise it then. */
+/* R33: the signal counts from the commit until its value is reached, or the work has settled; where the host raises the
+   value then, until it is raised. NULL: there is none that counts. */
 static const model_signal *signal_to_come(const graph *g, int work, int timeline)
 {
     const model_timeline *t = &g->t[timeline];
-    bool counts = model_counts(&g->work[work]);
-    unsigned k;
-    for (k = 0; k < t->raise_count; k++)
-        counts = counts || t->raises[k] == work;
-    return counts ? signal_of(&g->work[work], timeline) : NULL;
+    const model_work *w = &g->work[work];
+    const model_signal *s = signal_of(w, timeline);
+    bool counts = model_counts(w) || (w->rises && t->order_only && !t->failure);
+    return s && counts && s->value > t->reached ? s : NULL;
 }
 
 /* Of one queue, and neither is UNORDERED. */
@@ -520,7 +519,7 @@ static bool model_in_order(const graph *g, const model_work *w, const model_sign
 {
     const model_timeline *t = &g->t[signal->timeline];
     const model_work *lower = NULL;
-    uint64_t value = t->reached;
+    uint64_t value = 0;
     int i;
     if (t->failure)
         return true;
@@ -606,7 +605,6 @@ static void model_fail_timeline(graph *g, int timeline, results failure)
     t->causes |= failure;
     t->failure = said < 0 ? RESULT(said) : t->causes;
     t->failed_at = g->step;
-    t->raise_count = 0;
 }
 
 /* gpusync has failed the timeline below the value: which of the two came first in one step is left open. */
@@ -617,20 +615,17 @@ static bool model_failed_below(const graph *g, const model_signal *signal)
 }
 
 /* S8, R9, R12: what is reached was overtaken. R21: of what is given up the end is unknown, unless the GPU has told. */
-static void model_failed_signals(graph *g, const model_work *w, results failure)
+static void model_failed_signals(graph *g, model_work *w, results failure)
 {
     bool given_up = w->ran && g->q[w->queue].abandoned, said = failure == RESULT(GPUSYNC_ERROR_DESTROYED);
     unsigned k;
     for (k = 0; k < w->signal_count; k++) {
         model_timeline *t = &g->t[w->signals[k].timeline];
         bool unknown = given_up && (!w->ended || (said && model_failed_below(g, &w->signals[k])));
-        if (w->signals[k].value <= t->reached)
-            continue;
-        if (!t->order_only || unknown)
+        if (w->signals[k].value > t->reached && (!t->order_only || unknown))
             model_fail_timeline(g, w->signals[k].timeline, failure);
-        else if (!t->failure)
-            t->raises[t->raise_count++] = (int)(w - g->work);
     }
+    w->rises = true;
 }
 
 static void model_settle(graph *g, model_work *w, results own, results theirs, gpusync_result said)
@@ -745,24 +740,20 @@ static bool model_read(graph *g)
 /* R12: once each lower value that committed work is to signal is reached. */
 static bool model_raise(graph *g)
 {
-    unsigned k;
     int i, j;
     for (i = 0; i < (int)g->rules->timelines; i++) {
-        model_timeline *t = &g->t[i];
-        unsigned best = 0;
-        bool waits = false;
-        for (k = 1; k < t->raise_count; k++)
-            if (signal_of(&g->work[t->raises[k]], i)->value < signal_of(&g->work[t->raises[best]], i)->value)
-                best = k;
-        uint64_t value = t->raise_count ? signal_of(&g->work[t->raises[best]], i)->value : 0;
+        const model_signal *lowest = NULL;
+        bool raises = false;
         for (j = 0; j < g->work_count; j++) {
-            const model_signal *s = model_counts(&g->work[j]) ? signal_of(&g->work[j], i) : NULL;
-            waits = waits || (s && s->value < value && s->value > t->reached);
+            const model_signal *s = signal_to_come(g, j, i);
+            if (!s || (lowest && s->value > lowest->value))
+                continue;
+            lowest = s;
+            raises = g->work[j].rises;
         }
-        if (!t->raise_count || waits || model_failed_below(g, signal_of(&g->work[t->raises[best]], i)))
+        if (!raises || model_failed_below(g, lowest))
             continue;
-        t->raises[best] = t->raises[--t->raise_count];
-        model_rise(g, i, value);
+        model_rise(g, i, lowest->value);
         return true;
     }
     return false;
