@@ -155,18 +155,19 @@ typedef struct model_work {
     void *run; /* of its buffers, on a queue of Metal 4 */
     unsigned buffer_count;
     bool fronted; /* there may be a buffer of gpusync's in front */
-    bool wrote[MOST_BUFFERS], over[MOST_BUFFERS], front_over; /* by the GPU */
-    bool ended;       /* the GPU is finished with it, and tells */
-    bool faults;      /* one of its buffers fails */
-    bool failed;      /* one of them has failed */
-    void *loser;      /* that of them whose failure tells that the device is lost */
-    bool loser_over;  /* it has failed */
-    results own;      /* OVER and SETTLED: what it may end with */
-    results theirs;   /* ... as the failure of another, which it inherits */
-    bool fixed;       /* OVER: no work in front of it is held, so it keeps its failure */
+    /* by the GPU */
+    bool wrote[MOST_BUFFERS], over[MOST_BUFFERS], front_over;
+    bool ended;      /* the GPU is finished with it, and tells */
+    bool faults;     /* one of its buffers fails */
+    bool failed;     /* one of them has failed */
+    void *loser;     /* that of them whose failure tells that the device is lost */
+    bool loser_over; /* it has failed */
+    results own;     /* OVER and SETTLED: what it may end with */
+    results theirs;  /* ... as the failure of another, which it inherits */
+    bool fixed;      /* OVER: no work in front of it is held, so it keeps its failure */
     gpusync_result result;
     bool ran, recorded;
-    bool rises; /* it has failed, and its order_only timelines get its values all the same */
+    bool rises;   /* it has failed, and its order_only timelines get its values all the same */
     int callback; /* that tells its end, or -1 */
 } model_work;
 
@@ -271,7 +272,7 @@ static void say(graph *g, const char *format, ...)
 static gpusync_result ask_work(const graph *g, const model_work *w);
 static gpusync_result ask_timeline(const graph *g, int timeline, uint64_t *value);
 
-#define wrong(g, ...)                                                                           \
+#define wrong(g, ...)                                                                               \
     (fprintf(stderr, "\n%s", graph_tells ? "" : (g)->text), fprintf(stderr, "wrong: " __VA_ARGS__), \
      end_wrong(g, __FILE__, __LINE__))
 static void end_wrong(graph *g, const char *file, int line)
@@ -683,9 +684,8 @@ static bool model_settle_one(graph *g, bool well, bool agreed)
     int i;
     for (i = 0; i < g->work_count; i++) {
         model_work *w = &g->work[i];
-        bool turn = model_counts(w) &&
-                    (w->unordered || w->ticket == 1 ||
-                     g->work[g->q[w->queue].tickets[w->ticket - 1]].state == MODEL_SETTLED);
+        bool turn = model_counts(w) && (w->unordered || w->ticket == 1 ||
+                                        g->work[g->q[w->queue].tickets[w->ticket - 1]].state == MODEL_SETTLED);
         if (!turn || !model_ends(g, w, &own, &theirs) || (well && (own | theirs) != ONLY_OK))
             continue;
         gpusync_result said = ask_work(g, w);
@@ -874,8 +874,8 @@ static bool model_has_room(const graph *g, int queue, unsigned places, bool sure
 static results model_judge(const graph *g, const model_work *w, const model_signal *signal)
 {
     const model_timeline *t = &g->t[signal->timeline];
-    bool rises = signal->value > t->sent && signal->value > t->reached &&
-                 !model_waits_for(w, signal->timeline, signal->value);
+    bool rises =
+        signal->value > t->sent && signal->value > t->reached && !model_waits_for(w, signal->timeline, signal->value);
     int i;
     if (t->failure)
         return t->failure;
@@ -964,8 +964,8 @@ static void watch(void *user, softmetal_phase phase, void *object, const char *s
         return;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
-        bool new = w->run && g->s.metal[w->queue] == object && commit_of(g, w) == UINT32_MAX && is_sent(w->buffers[0]);
-        for (k = 0; new && k < w->buffer_count; k++)
+        bool sent = w->run && g->s.metal[w->queue] == object && commit_of(g, w) == UINT32_MAX && is_sent(w->buffers[0]);
+        for (k = 0; sent && k < w->buffer_count; k++)
             note_commit(g, w->buffers[k], object);
     }
 }
@@ -1024,7 +1024,7 @@ static void needs_value(graph *g, const model_work *reader, int timeline, uint64
 }
 
 /* What the waits of this work order before it, which runs now: not those in a command buffer of gpusync's own in front,
-   with which it shares nothing. last: it signals on the GPU, at its end, and each signal comes behind the lower ones. */
+   with which it shares nothing. last: it signals on the GPU, at its end. Each signal comes behind the lower ones. */
 static void check_memory(graph *g, const model_work *w, bool last)
 {
     unsigned k;
@@ -1350,9 +1350,10 @@ static void check_callbacks(graph *g)
     unsigned i, j;
     for (i = 0; i < g->callback_count; i++) {
         const model_work *w = g->callbacks[i].work < 0 ? NULL : &g->work[g->callbacks[i].work];
-        results right = g->callbacks[i].closed ? RESULT(GPUSYNC_ERROR_DESTROYED)
-                        : !w                   ? model_point_result(g, &g->callbacks[i].point)
-                        : w->state == MODEL_SETTLED ? RESULT(w->result) : 0;
+        results right = g->callbacks[i].closed      ? RESULT(GPUSYNC_ERROR_DESTROYED)
+                        : !w                        ? model_point_result(g, &g->callbacks[i].point)
+                        : w->state == MODEL_SETTLED ? RESULT(w->result)
+                                                    : 0;
         if (g->callbacks[i].ran != (right != 0))
             wrong(g, "callback %u was %s", i, right ? "not called" : "called too early");
         if (!right || g->callbacks[i].seen)
@@ -1469,8 +1470,8 @@ static void check(graph *g)
 static uint64_t new_value(graph *g, int timeline)
 {
     model_timeline *t = &g->t[timeline];
-    uint64_t value = chance(g, 70) || t->top <= t->reached ? t->top + 1 + draw(g, 2)
-                                                           : t->reached + 1 + draw(g, t->top - t->reached);
+    uint64_t value =
+        chance(g, 70) || t->top <= t->reached ? t->top + 1 + draw(g, 2) : t->reached + 1 + draw(g, t->top - t->reached);
     if (value > t->top)
         t->top = value;
     return value;
@@ -1524,8 +1525,7 @@ static void draw_points(graph *g, model_work *w)
         w->signal_count++;
     }
     for (waits = 0; waits < w->wait_count; waits++)
-        if (w->on_gpu && !w->encodes && w->waits[waits].queue < 0 &&
-            model_point_result(g, &w->waits[waits]) != ONLY_OK)
+        if (w->on_gpu && !w->encodes && w->waits[waits].queue < 0 && model_point_result(g, &w->waits[waits]) != ONLY_OK)
             w->fronted = true;
 }
 
@@ -2228,8 +2228,7 @@ static void end_graph(graph *g)
 
 static void open_graph(graph *g)
 {
-    stage_desc desc = {
-        .no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .device.hooks = graph_hooks};
+    stage_desc desc = {.no_queue = true, .device.callback_mode = GPUSYNC_CALLBACKS_MANUAL, .device.hooks = graph_hooks};
     static const gpu_order orders[] = {GPU_IN_ORDER, GPU_IN_ORDER, GPU_OVERLAPS, GPU_IN_ANY_ORDER};
     unsigned i;
     softmetal_quirks quirks;
