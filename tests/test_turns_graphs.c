@@ -167,7 +167,8 @@ static void ask_about(worker *w)
     switch (w->kind) {
     case 0: assert_ok(gpusync_device_run_callbacks(playing->s.device, 0, &count)); return;
     case 1:
-        w->result = p->timeline ? gpusync_timeline_query(p->timeline, &value, NULL) : gpusync_poll(p->queue, p->ticket, NULL);
+        w->result = p->timeline ? gpusync_timeline_query(p->timeline, &value, NULL)
+                                : gpusync_poll(p->queue, p->ticket, NULL);
         if (p->timeline && value < p->value)
             return;
         break;
@@ -210,11 +211,12 @@ static void ask_ender(graph *g)
 {
     int queue = (int)draw(g, g->rules->queues);
     void *buffer = softmetal_first_in_line(g->s.metal[queue]);
-    if (g->rules->fails || g->rules->ends || g->rules->room || chance(g, 50))
+    unsigned which;
+    if (draws(g, DRAWS_FAILS | DRAWS_ENDS | DRAWS_ROOM) || chance(g, 50))
         return;
     if (!buffer || softmetal_what_is_due(buffer) != SOFTMETAL_COMPLETE_DUE)
         return;
-    say(g, "%u: meanwhile the GPU ends a buffer on queue %d, work %d\n", g->step, queue, work_of(g, buffer));
+    say(g, "%u: meanwhile the GPU ends a buffer on queue %d, work %d\n", g->step, queue, work_of(g, buffer, &which));
     ender.buffer = metal_retain(buffer);
     g->ending = queue;
     ask(&ender);
@@ -226,7 +228,7 @@ static void begin_step(graph *g)
 {
     for (unsigned i = 0; i < SLEEPERS; i++)
         ask_sleeper(g, &sleepers[i]);
-    if (g->rules->ends) {
+    if (draws(g, DRAWS_ENDS)) {
         turns_until(all_rest, turns_self()); /* a call on an object that is about to go has begun */
         return;
     }
@@ -314,15 +316,15 @@ static void run_kind(const char *name, unsigned seeds)
 
 KIND(test_S3_S6_S7_ordered_work_and_threads, "ordered")
 KIND(test_R7_waits_for_tickets_and_threads, "tickets")
-KIND(test_R1_UNORDERED_work_and_threads, "unordered")
-KIND(test_R2_R3_HOST_SYNC_work_and_threads, "host_sync")
-KIND(test_R4_R6_encoded_points_markers_and_threads, "encoded")
+KIND(test_R2_R3_R36_work_that_waits_and_signals_on_the_GPU_and_threads, "on_gpu")
+KIND(test_R30_UNORDERED_work_and_threads, "unordered")
+KIND(test_R33_R34_R35_encoded_points_markers_enqueued_buffers_and_threads, "encoded")
 KIND(test_R29_queues_of_metal_4_and_threads, "metal4")
-KIND(test_R10_little_room_and_threads, "room")
+KIND(test_R10_R37_little_room_and_threads, "room")
 KIND(test_S4_S8_R14_failures_and_threads, "failures")
-KIND(test_R8_R9_R27_cancelled_work_and_threads, "cancelled")
+KIND(test_R8_R9_R31_cancelled_work_and_threads, "cancelled")
 KIND(test_R12_order_only_timelines_and_threads, "order_only")
-KIND(test_R11_R17_failures_that_stick_and_threads, "sticky")
+KIND(test_R32_failures_that_stick_and_threads, "sticky")
 KIND(test_R18_values_of_other_code_and_threads, "others")
 KIND(test_R19_to_R22_ends_and_threads, "ends")
 

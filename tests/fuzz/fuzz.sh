@@ -65,7 +65,7 @@ done
 for i in "${!processes[@]}"; do
     if wait "${processes[i]}"; then
         passed=$((passed + 1))
-        sed -n "s,^stat::number_of_executed_units: *,seed $((seed + i)): programs: ,p; s,^set aside,    &,p" \
+        sed -n "s,^stat::number_of_executed_units: *,seed $((seed + i)): programs: ,p" \
             "$out/$i.log"
     else
         failed=$((failed + 1))

@@ -174,11 +174,13 @@ void sm_perform_operation(SoftMetalCommandBuffer *operation)
    too (softmetal_step.m). A signal comes behind all that is before it. */
 static SoftMetalCommandBuffer *due_operation(const sm_engine *engine)
 {
-    SoftMetalCommandBuffer *b = engine->line_first;
-    while (b && !sm_is_operation(b)) b = b->line_next;
-    if (!b) return nil;
-    if (b->entry == SM_ENTRY_WAIT) return sm_wait_is_over(b) ? b : nil;
-    return b == engine->line_first && !sm_quirks().signals_held && !sm_quirks().signals_late ? b : nil;
+    for (SoftMetalCommandBuffer *b = engine->line_first; b; b = b->line_next) {
+        if (!sm_is_operation(b)) continue;
+        if (b->entry == SM_ENTRY_WAIT) return sm_wait_is_over(b) ? b : nil;
+        if (sm_quirks().signals_held) return nil;
+        if (b == engine->line_first && !sm_quirks().signals_late) return b;
+    }
+    return nil;
 }
 
 static bool find_due(sm_engine *engine, void *found)
