@@ -1852,7 +1852,7 @@ typedef struct gpusync__work {
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
     bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
-    uint64_t since_ns; /* when it was opened, then got its ticket, then was sent, then ended on the GPU */
+    uint64_t since_ns; /* when it was opened, then got its ticket, then was sent, then ended on the GPU, then settled (traced) */
     double gpu_start, gpu_end;
     gpusync__entry turn; /* of work with signals that Metal 4 has, on the queue's timeline `passed` */
     char label[64];
@@ -2483,10 +2483,11 @@ static inline bool gpusync__has_times(const gpusync__work *w)
 }
 
 /* Traces that work was committed, sent, or has ended. */
-GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w)
+GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w, uint64_t at_ns)
 {
     gpusync_device *dev = w->queue->target.device;
     gpusync_trace_event event = gpusync__event(kind, &w->queue->target, (uint64_t)gpusync__ticket_of(w));
+    event.time_ns = at_ns;
     event.number = w->unordered ? w->ticket : 0;
     event.label = w->label[0] ? w->label : event.label;
     gpusync__lock(dev);
@@ -3049,6 +3050,8 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
     gpusync__wake(&target->entries, value, after);
     if (gpusync__traces(target->device))
         gpusync__write_later(t, after); /* which traces it */
+    else if (!t->hidden)
+        t->traced = value;
 }
 
 /* The values that are not reached fail, now and later. */
@@ -3258,6 +3261,7 @@ GPUSYNC__APART void gpusync__trace_later(gpusync__work *w, gpusync__after *after
     while (*at)
         at = &(*at)->next_traced;
     GPUSYNC__ADD(&w->refs, 1);
+    w->since_ns = gpusync_now_ns();
     w->next_traced = NULL;
     *at = w;
     after->more = true;
@@ -3788,7 +3792,7 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
         if (!sent)
             continue;
         if (gpusync__traces(dev) && !sent->unsent && sent->count)
-            gpusync__trace_work(GPUSYNC_TRACE_SENT, sent);
+            gpusync__trace_work(GPUSYNC_TRACE_SENT, sent, now);
         GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
         gpusync__work_unref(sent);
     }
@@ -3837,7 +3841,7 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
     t->dirty = false;
     uint64_t value = t->target.head.completed;
     bool traces = value > t->traced;
-    t->traced = value;
+    t->traced = traces ? value : t->traced;
     gpusync__unlock(dev);
     gpusync__pool_pop(pool);
     if (traces && gpusync__traces(dev)) {
@@ -3999,7 +4003,7 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
     }
     for (gpusync__work *w; (w = after->settled) != NULL;) {
         after->settled = w->next_traced;
-        gpusync__trace_work(GPUSYNC_TRACE_ENDED, w);
+        gpusync__trace_work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
         gpusync__work_unref(w);
     }
     if (after->failed)
@@ -5739,6 +5743,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     uint64_t last = GPUSYNC__LOAD(&q->target.head.committed);
     bool timed = w || gpusync_is_done(q, (gpusync_ticket)last);
     uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
+    uint64_t begun = gpusync__traces(dev) ? gpusync_now_ns() : 0;
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
     w = w ? w : gpusync__find_open(q, buffer);
@@ -5762,10 +5767,10 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-    if (enters && gpusync__traces(dev)) {
-        gpusync__trace_work(GPUSYNC_TRACE_COMMIT, w);
+    if (enters && begun) {
+        gpusync__trace_work(GPUSYNC_TRACE_COMMIT, w, begun);
         if (state == GPUSYNC__SENT)
-            gpusync__trace_work(GPUSYNC_TRACE_SENT, w);
+            gpusync__trace_work(GPUSYNC_TRACE_SENT, w, begun);
     }
     if (missed || moves) {
         gpusync__lock(dev);
@@ -6154,6 +6159,7 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
         return result;
     }
     gpusync__look_at_event(t);
+    t->traced = hidden ? UINT64_MAX : t->target.head.completed;
     *out = t;
     return GPUSYNC_OK;
 }
