@@ -1837,6 +1837,7 @@ typedef struct gpusync__work {
     gpusync__callback *on_complete; /* of a submission, until it settles */
     gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
     const char *why;                /* of a failure of gpusync's own */
+    struct gpusync__work *parts;    /* of a submission: what was open, to free with it; by `next` */
     gpusync_result result;          /* how the work itself has ended; from SETTLED on with what it waited for, too */
     gpusync_failure failure;
     uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
@@ -1852,7 +1853,7 @@ typedef struct gpusync__work {
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
     bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
-    uint64_t since_ns; /* when it was opened, then got its ticket, then was sent, then ended on the GPU, then settled (traced) */
+    uint64_t since_ns; /* when it was opened, got its ticket, was sent, ended on the GPU; if traced, settled */
     double gpu_start, gpu_end;
     gpusync__entry turn; /* of work with signals that Metal 4 has, on the queue's timeline `passed` */
     char label[64];
@@ -1936,7 +1937,7 @@ struct gpusync_timeline {
     void *listener; /* an MTLSharedEventListener. NULL: looks alone find the values of others */
     uint64_t armed; /* the value that Metal was asked for; 0: none */
     gpusync__listening *listening; /* of one that others signal */
-    uint64_t traced;               /* the last value that was traced */
+    bool rises;                    /* to trace */
     gpusync_timeline *next_dirty, *next_arms;
     gpusync_error error; /* of the failure */
 };
@@ -2718,6 +2719,8 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
     return w;
 }
 
+static void gpusync__work_unref(gpusync__work *w);
+
 /* The last reference of work is gone. */
 static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
 {
@@ -2737,6 +2740,10 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
         GPUSYNC_FREE(w->buffers);
     if (w->error)
         GPUSYNC_FREE(w->error);
+    for (gpusync__work *part; (part = w->parts) != NULL;) {
+        w->parts = part->next;
+        gpusync__work_unref(part);
+    }
     if (w->unsent)
         gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
     gpusync__lock(dev);
@@ -3048,10 +3055,10 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
         t->sent = value;
     GPUSYNC__STORE(&target->head.completed, value);
     gpusync__wake(&target->entries, value, after);
-    if (gpusync__traces(target->device))
+    if (gpusync__traces(target->device)) {
+        t->rises = !t->hidden;
         gpusync__write_later(t, after); /* which traces it */
-    else if (!t->hidden)
-        t->traced = value;
+    }
 }
 
 /* The values that are not reached fail, now and later. */
@@ -3241,6 +3248,7 @@ static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *
 /* Passes the signals of settled work on to their timelines, and takes its waits off. */
 static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
 {
+    w->listed++; /* UNORDERED work may go with its last signal, but not before gpusync__settle is through with it */
     for (gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
         if (!link->signal) {
@@ -3252,6 +3260,7 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
             gpusync__advance(t, after);
         }
     }
+    w->listed--;
 }
 
 /* Has the end of work traced, behind those before it. */
@@ -3267,12 +3276,9 @@ GPUSYNC__APART void gpusync__trace_later(gpusync__work *w, gpusync__after *after
     after->more = true;
 }
 
-/* Tells of the times, when all are noted. */
-static inline void gpusync__show_times(const gpusync__work *w)
+/* Tells of the times. All are noted. */
+static inline void gpusync__show_times(const gpusync__work *w, gpusync__info *info)
 {
-    gpusync__info *info = &w->queue->infos[w->ticket % GPUSYNC__INFOS];
-    if (w->unordered || info->ticket != w->ticket || !gpusync__has_times(w))
-        return;
     info->gpu_start = w->gpu_start;
     info->gpu_end = w->gpu_end;
 }
@@ -3290,7 +3296,8 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         info->ticket = w->ticket;
         info->gpu_start = info->gpu_end = 0;
         info->failed = outcome == GPUSYNC__BADLY;
-        gpusync__show_times(w);
+        if (gpusync__has_times(w))
+            gpusync__show_times(w, info);
     }
     if (outcome == GPUSYNC__BADLY)
         gpusync__settle_badly(q, w, after);
@@ -3840,11 +3847,11 @@ static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
     }
     t->dirty = false;
     uint64_t value = t->target.head.completed;
-    bool traces = value > t->traced;
-    t->traced = traces ? value : t->traced;
+    bool rises = t->rises;
+    t->rises = false;
     gpusync__unlock(dev);
     gpusync__pool_pop(pool);
-    if (traces && gpusync__traces(dev)) {
+    if (rises) {
         gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, &t->target, value);
         gpusync__emit(dev, &event);
     }
@@ -4141,12 +4148,13 @@ GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
 static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
-    bool settled =
-        w->state == GPUSYNC__SETTLED; /* before this handler: else that tells of the times, and lets it leave */
+    bool settled = w->state == GPUSYNC__SETTLED; /* before this: else gpusync__settle tells the times, and it leaves */
     gpusync__end_if_over(w, --w->running, now, after);
     if (w->running || !settled)
         return;
-    gpusync__show_times(w);
+    gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
+    if (!w->unordered && !w->deaf && info->ticket == w->ticket)
+        gpusync__show_times(w, info);
     uint64_t number = w->unordered ? UINT64_MAX : w->ticket;
     if (q->target.entries.next != &q->target.entries)
         gpusync__take_some(&q->target.entries, number, number, GPUSYNC__SLEEPERS, after); /* waits for handlers */
@@ -4515,7 +4523,7 @@ static bool gpusync__check(gpusync__wait *wait)
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
     const gpusync__goal *goal = over && wait->which < wait->count ? &wait->goals[wait->which] : NULL;
-    if (goal && goal->kind == GPUSYNC__ALL) { /* what it has told */
+    if (goal && goal->kind == GPUSYNC__ALL && !wait->drains) { /* what it has told the program */
         gpusync_queue *q = gpusync__queue_of(goal->target);
         q->told = goal->told > q->told ? goal->told : q->told;
         GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
@@ -5640,7 +5648,8 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpu
 {
     bool front = !q->held || w->unordered || w->marker;
     int may = w->links ? gpusync__admit_links(q, w, front, after) : front ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
-    w->since_ns = now ? now : w->since_ns;
+    if (now)
+        w->since_ns = now;
     gpusync__line_up(q, w);
     if (may == GPUSYNC__WELL) {
         gpusync__set_out(q, w, after);
@@ -5688,8 +5697,9 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
         if (!w->label[0])
             memcpy(w->label, part->label, sizeof w->label);
         q->room -= part->room;
-        part->room = 0;
-        gpusync__drop_open(part, after);
+        gpusync__unlist(&part->place);
+        part->next = w->parts;
+        w->parts = part;
     }
 }
 
@@ -5741,9 +5751,8 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     gpusync__work *foreign = NULL;
     gpusync_result result = GPUSYNC_OK;
     uint64_t last = GPUSYNC__LOAD(&q->target.head.committed);
-    bool timed = w || gpusync_is_done(q, (gpusync_ticket)last);
+    bool timed = w || gpusync__traces(dev) || GPUSYNC__LOAD(&q->target.head.completed) >= last;
     uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
-    uint64_t begun = gpusync__traces(dev) ? gpusync_now_ns() : 0;
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
     w = w ? w : gpusync__find_open(q, buffer);
@@ -5767,10 +5776,10 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
     if (missed) /* a thread has found the order lock taken */
         gpusync__issue(q, &after);
-    if (enters && begun) {
-        gpusync__trace_work(GPUSYNC_TRACE_COMMIT, w, begun);
+    if (enters && gpusync__traces(dev) && now) {
+        gpusync__trace_work(GPUSYNC_TRACE_COMMIT, w, now);
         if (state == GPUSYNC__SENT)
-            gpusync__trace_work(GPUSYNC_TRACE_SENT, w, begun);
+            gpusync__trace_work(GPUSYNC_TRACE_SENT, w, now);
     }
     if (missed || moves) {
         gpusync__lock(dev);
@@ -6091,6 +6100,9 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (queue->metal4)
         return gpusync__commit4(queue, command_buffer, ticket);
+    gpusync_result refused = gpusync__refuses(queue, false); /* a closed queue may have released the buffer */
+    if (refused != GPUSYNC_OK)
+        return refused;
     if (!gpusync__fits(queue, command_buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result status = gpusync__check_status(command_buffer);
@@ -6159,7 +6171,6 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
         return result;
     }
     gpusync__look_at_event(t);
-    t->traced = hidden ? UINT64_MAX : t->target.head.completed;
     *out = t;
     return GPUSYNC_OK;
 }
