@@ -1346,7 +1346,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
                SETTLED -> gone from the queue when its handlers have come, no signal of it is listed, and Metal 4 has
                   made its signals [gpusync__leave].
      value     committed: on `promised` [gpusync__admit] -> sent [gpusync__send_signal] -> its work settles: reached
-               as soon as no lower signal is left [gpusync__advance], or the timeline fails [gpusync__fail].
+               as soon as no lower signal is left [gpusync__reach], or the timeline fails [gpusync__fail].
      sleeper   checks, looks, spins; checks under the lock, lists its entries [gpusync__prepare], parks. The waker takes
                the entries off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks,
                and subtracts from `taken`: its last access [gpusync__unpark_one]. The frame goes when it is on no ring
@@ -3034,31 +3034,40 @@ static void gpusync__write_again(gpusync_timeline *t, gpusync__after *after)
     gpusync__write_later(t, after);
 }
 
-/* The timeline has this value. The caller knows that no lower signal of sent work is left: those that the value
-   overtakes are of work that Metal does not have. Held work ends when it is judged. */
+/* The timeline has this value, or (0) perhaps the next: the values of settled work are reached that no lower signal
+   stands before. The caller knows that no lower signal of sent work is left: those that the value overtakes are of work
+   that Metal does not have. Held work ends when it is judged. */
 static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *after)
 {
     gpusync__target *target = &t->target;
-    if (target->alert & GPUSYNC__FAILED || value <= target->head.completed)
+    bool by_host = false;
+    if (target->alert & GPUSYNC__FAILED)
         return;
-    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->number <= value;) {
-        gpusync__work *w = e->work;
+    for (gpusync__work *w; (w = t->promised.next->work) != NULL;) {
+        gpusync__link *link = gpusync__link_of(t->promised.next);
         bool held = w->state == GPUSYNC__HELD; /* other work may leave with its last signal */
-        gpusync__withdraw(gpusync__link_of(e), after);
+        if (link->entry.number > value) {
+            if (w->state != GPUSYNC__SETTLED)
+                break;
+            value = link->entry.number;
+            by_host |= !link->encoded || link->crossed || w->unsent || w->result != GPUSYNC_OK;
+        }
+        gpusync__withdraw(link, after);
         if (!held)
             continue;
         gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
                       "the host, or other code, signalled its value, or a higher one, while the work was held");
         gpusync__stir(w);
     }
+    if (value <= target->head.completed)
+        return;
     if (t->sent < value)
         t->sent = value;
     GPUSYNC__STORE(&target->head.completed, value);
     gpusync__wake(&target->entries, value, after);
-    if (gpusync__traces(target->device)) {
-        t->rises = !t->hidden;
-        gpusync__write_later(t, after); /* which traces it */
-    }
+    t->rises |= gpusync__traces(target->device) && !t->hidden;
+    if (by_host || t->rises) /* the write traces it */
+        gpusync__write_later(t, after);
 }
 
 /* The values that are not reached fail, now and later. */
@@ -3078,24 +3087,6 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
             gpusync__withdraw(gpusync__link_of(e), after);
     }
     gpusync__wake(&t->target.entries, UINT64_MAX, after);
-}
-
-/* Reaches the values of settled work that no lower signal stands before. */
-static void gpusync__advance(gpusync_timeline *t, gpusync__after *after)
-{
-    uint64_t value = 0;
-    bool by_host = false;
-    for (gpusync__entry *e; (e = t->promised.next) != &t->promised && e->work->state == GPUSYNC__SETTLED;) {
-        gpusync__link *link = gpusync__link_of(e);
-        value = e->number;
-        by_host |= !link->encoded || link->crossed || e->work->unsent || e->work->result != GPUSYNC_OK;
-        gpusync__withdraw(link, after);
-    }
-    if (!value)
-        return;
-    if (by_host)
-        gpusync__write_later(t, after);
-    gpusync__reach(t, value, after);
 }
 
 /* ------------------------------------------------------------------------------- >>settle --
@@ -3257,7 +3248,7 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
             gpusync__withdraw(link, after);
             gpusync__write_again(t, after);
         } else if (link->entry.next) {
-            gpusync__advance(t, after);
+            gpusync__reach(t, 0, after);
         }
     }
     w->listed--;
@@ -3808,10 +3799,10 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
 
 /* ------------------------------------------------------------------------------- >>events --
    The host writes an event after the unlock, one thread at a time, and only upwards (gpusync__write_event):
-     a value that the host signals is reached, or one that     gpusync__advance
+     a value that the host signals is reached, or one that     gpusync__reach
      the GPU was to signal in work that did not end well
      the timeline has failed: UINT64_MAX                       gpusync__fail
-     the GPU's next signal is reached: a write of the host's   gpusync__advance: `crossed`
+     the GPU's next signal is reached: a write of the host's   gpusync__reach: `crossed`
      may have crossed it
      the GPU has signalled late, behind a higher signal or a   gpusync__write_again: `again`
      failure
