@@ -443,7 +443,7 @@ marks_case() { # COMPILER CASE: only compiled
 
 # Every result but those of calls that destroy, give up or raise errors of their own has to be looked at.
 free_results='command_buffer_discard device_destroy device_destroy_later device_get_stats device_run_callbacks
-    queue_abandon queue_cancel_held queue_clear_failure queue_destroy queue_destroy_later timeline_destroy
+    device_set_trace queue_abandon queue_cancel_held queue_destroy queue_destroy_later timeline_destroy
     timeline_destroy_later timeline_fail warmup_destroy'
 results_to_look_at() {
     echo '#include <gpusync.h>' | "$clang" -std=c99 -DGPUSYNC_OBJC=1 -I"$root" -x c -Xclang -ast-dump -fsyntax-only \

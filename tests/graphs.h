@@ -389,17 +389,15 @@ static bool model_in_turn(const model_work *a, const model_work *b)
     return a->queue == b->queue && !a->unordered && !b->unordered;
 }
 
-/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. before: not that of work that
-   stands behind this one in its queue, or NULL. */
-static uint64_t model_lowest_sent(const graph *g, int timeline, const model_work *before)
+/* The lowest signal of the timeline that is sent and not reached; UINT64_MAX: none. */
+static uint64_t model_lowest_sent(const graph *g, int timeline)
 {
     uint64_t lowest = UINT64_MAX;
     int i;
     for (i = 0; i < g->work_count; i++) {
         const model_work *w = &g->work[i];
         const model_signal *s = model_ran(w) ? signal_to_come(g, i, timeline) : NULL;
-        bool behind = before && model_in_turn(before, w) && w->ticket > before->ticket;
-        if (s && !behind && s->value < lowest)
+        if (s && s->value < lowest)
             lowest = s->value;
     }
     return lowest;
@@ -454,7 +452,6 @@ typedef struct model_waits {
     results theirs;  /* what it inherits */
 } model_waits;
 
-/* R18: what other code has brought, and work behind this one in its queue is to signal again, is over for the work. */
 static model_waits model_look(const graph *g, const model_work *w)
 {
     model_waits all = {true, true, false, 0, 0};
@@ -463,9 +460,6 @@ static model_waits model_look(const graph *g, const model_work *w)
         const model_point *p = &w->waits[i];
         results result = model_point_result(g, p);
         bool sent = w->state == MODEL_SENT;
-        if (!result && sent && p->queue < 0 && g->t[p->timeline].others && g->t[p->timeline].event >= p->value &&
-            model_lowest_sent(g, p->timeline, w) > p->value)
-            result = ONLY_OK;
         bool badly = result && !(result & ONLY_OK);
         bool now = badly && p->queue < 0 && g->t[p->timeline].closed && g->t[p->timeline].failed_at == g->step;
         if (!sent && (now || (!result && model_never_comes(g, w, p)))) /* now: it never came, and then failed */
@@ -722,7 +716,7 @@ static bool model_read(graph *g)
     int i;
     for (i = 0; i < (int)g->rules->timelines; i++) {
         model_timeline *t = &g->t[i];
-        uint64_t lowest = model_lowest_sent(g, i, NULL), event = t->event, seen;
+        uint64_t lowest = model_lowest_sent(g, i), event = t->event, seen;
         if (!t->others || t->failure)
             continue;
         if (event >= lowest)
@@ -1853,7 +1847,7 @@ static void step_host_signal(graph *g)
     results allowed = ONLY_OK;
     if (t->closed || g->ending >= 0)
         return;
-    if (value <= t->reached || value >= model_lowest_sent(g, i, NULL))
+    if (value <= t->reached || value >= model_lowest_sent(g, i))
         allowed = RESULT(GPUSYNC_ERROR_NOT_RISING);
     if (t->failure)
         allowed = t->failure;

@@ -85,6 +85,7 @@ int main(void)
     UNSUPPORTED(gpusync_queue_abandon(queue));
     UNSUPPORTED(gpusync_queue_destroy_later(queue, gone, &calls));
     UNSUPPORTED(gpusync_queue_cancel_held(queue));
+    UNSUPPORTED(gpusync_queue_failure(queue, &error));
     UNSUPPORTED(gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING));
     UNSUPPORTED(gpusync_queue_next_error(queue, &cursor, &error));
     EXPECT(cursor == 0);
