@@ -415,7 +415,7 @@ GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT de
 
 /** Options of a queue. */
 typedef struct gpusync_queue_desc {
-    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue or MTL4CommandQueue of this device; NULL: make one. */
+    void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
     /** Shows in failures and in the log; given to a queue that gpusync makes. NULL: that of metal_queue. */
     const char *GPUSYNC_OPT label;
     /** Room: command buffers that may be open, held or sent at a time, gpusync's own, too: a marker, and the one for
@@ -426,7 +426,6 @@ typedef struct gpusync_queue_desc {
         is one: the first failure stays on record beside those that inherit it. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
-    bool metal4;                          /**< Make an MTL4CommandQueue: see "Queues of Metal 4". */
     bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_failure. */
     /** Asks Metal which encoder failed (gpusync_error.encoder), for command buffers that gpusync makes; it costs time
         on CPU and GPU. Other buffers bring MTLCommandBufferDescriptor.errorOptions of their own. macOS 11, iOS 14. */
@@ -437,8 +436,7 @@ typedef struct gpusync_queue_desc {
 /** Make the gpusync_queue of a command queue of the device, one for each: two of one command queue, which gpusync does
     not detect, would each know only their own commits.
     Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
-             no command queue; metal4 where there is no Metal 4, or beside an MTLCommandQueue. ERROR_INVALID_ARGUMENT
-             also: metal_queue is one of another device.
+             no MTLCommandQueue. ERROR_INVALID_ARGUMENT also: metal_queue is one of another device.
     Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
                                                                   const gpusync_queue_desc *GPUSYNC_OPT desc,
@@ -751,6 +749,15 @@ typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, c
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
                                                              void *GPUSYNC_OPT user);
 
+/** Withdraw a callback of gpusync_on_done: of those with this point, fn and user the newest.
+    Returns  OK: fn will not be called for it, also if the callback was due; `user` may be freed. NOT_READY: fn runs or
+             has run, or there is no such callback. ERROR_INVALID_TICKET and ERROR_NOT_RISING as gpusync_on_done;
+             ERROR_DESTROYED: the destroy has it called.
+    Threads any; in callbacks, too   Blocks no: a search of the callbacks of the object, and of those that are due
+    Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusync_done_fn fn,
+                                                                    void *GPUSYNC_OPT user);
+
 /** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
     the GPU uses and Metal does not retain.
     Never released if the work, or work with a ticket before it, is given up while Metal has that (abandon, destroy on a
@@ -759,6 +766,16 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point
     Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
                                                                    void *object);
+
+/** Called once when the device is lost, where callbacks run, in their order. error is the failure that told of the loss,
+    valid during the call. May call what a callback may. */
+typedef void (*gpusync_lost_fn)(void *GPUSYNC_OPT user, const gpusync_error *error);
+
+/** Have gpusync call fn once when the device is lost, soon if it is lost already. gpusync_device_destroy drops a call
+    that is due, and does not wait for one.
+    Returns  OK; ERROR_IN_USE: there is one for this device.   Threads any   Blocks no   Owns nothing */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_on_lost(gpusync_device *device, gpusync_lost_fn fn,
+                                                                    void *GPUSYNC_OPT user);
 
 /** Run the callbacks and releases that are due at the call, with GPUSYNC_CALLBACKS_MANUAL: in each turn of an event
     loop, or when notify was called. Looks at the whole device first.
@@ -1045,12 +1062,14 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
                                                        gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                        void *GPUSYNC_OPT user);
 
-/** End all held work of the queue with ERROR_CANCELLED, plain commits that are held for other work, too. Work with a
-    ticket ends in its turn; the timelines that the work was to signal fail then (order_only ones rise). Work that has
-    failed in front of all held work keeps its failure. Encode cancelled work into new command buffers; do not commit
-    the old ones: gpusync no longer knows what these wait for on the GPU.
-    Returns  OK; ERROR_DESTROYED.   Threads any   Blocks no   Owns releases the command buffers */
-GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue);
+/** End held work with ERROR_CANCELLED, a plain commit that is held for other work, too: it never runs. Work with a
+    ticket ends in its turn; the timelines that the work was to signal fail then (order_only ones rise). Encode cancelled
+    work into new command buffers; do not commit the old ones: gpusync no longer knows what these wait for on the GPU.
+    ticket   One held ticket; EVERYTHING: all held work of the queue, UNORDERED too.
+    Returns  OK; of EVERYTHING also if none is held. NOT_READY: Metal has the work, it has ended, or is cancelled.
+             ERROR_INVALID_TICKET: 0 and below, or above what was committed; ERROR_DESTROYED.
+    Threads any   Blocks no   Owns releases the command buffers */
+GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket);
 
 /** Read the failure that sticks to a queue with gpusync_queue_desc.sticky_failure. Looks first, as gpusync_poll.
     A failure of ordered work or of a marker (any result but ERROR_CANCELLED, its own or inherited) sticks from when the
@@ -1092,8 +1111,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync
     Owns nothing */
 GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
-/* Queues of Metal 4 (macOS 26, iOS 26). Set gpusync_queue_desc.metal4, or pass an MTL4CommandQueue as metal_queue.
-   Commit with gpusync_commit or gpusync_submit. Work on either kind may wait for the other. What differs:
+/* Queues of Metal 4 (macOS 26, iOS 26). Commit with gpusync_commit or gpusync_submit. Work on either kind may wait for the other. What differs:
 
    Buffers    The program makes them, begins them with an allocator, and ends them. Several in one submission have one
               ticket. Metal accepts a recording once: begin the buffer again before each commit. gpusync cannot check
@@ -1113,6 +1131,12 @@ GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, cha
               and signals it, the host signals.
    ERROR_UNSUPPORTED  gpusync_command_buffer_create, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit_marker;
               on either kind of queue a command buffer of the other kind. */
+
+/** Make a queue of Metal 4, or take desc->metal_queue, an MTL4CommandQueue. As gpusync_queue_create, but for:
+    Returns  ERROR_UNSUPPORTED: there is no Metal 4 here, or metal_queue is no MTL4CommandQueue. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_metal4_queue_create(gpusync_device *device,
+                                                                         const gpusync_queue_desc *GPUSYNC_OPT desc,
+                                                                         gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out);
 
 /* ------------------------------------------------------------------------------------------------------- >>rare -- */
 
@@ -1765,8 +1789,11 @@ typedef struct gpusync__callback {
     gpusync_done_fn fn;             /* NULL: `user` is an object to release, or see `destroyed` */
     gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
     void *user;
-    bool ends;           /* the callback of a destroy_later: a field of the object, with the program's reference */
-    gpusync_error error; /* how its point has failed; result OK: it has not */
+    gpusync_lost_fn lost; /* of the loss */
+    bool completes;       /* of a submission */
+    bool ends;            /* the callback of a destroy_later, with the program's reference, or of the loss: a field of
+                            the object */
+    gpusync_error error;  /* how its point has failed; result OK: it has not */
 } gpusync__callback;
 
 enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE, GPUSYNC__WARMUP };
@@ -1794,6 +1821,7 @@ typedef struct gpusync__target {
     uint32_t number;              /* of the device's targets, for texts */
     bool later;                   /* by a destroy_later: not told yet */
     gpusync__callback gone;       /* of the destroy_later */
+    uint64_t quiet_ns;            /* until when no wait at its limit is logged */
     char label[64];
 } gpusync__target;
 
@@ -2010,9 +2038,10 @@ struct gpusync_device {
     gpusync__entry due;  /* the ring of callbacks that are to run, in their order */
     size_t due_count;
     gpusync__caller *callers;
-    uint32_t running; /* how many. Read without the lock */
-    bool ends;        /* by destroy_later */
-    bool watched;     /* the dispatch queue looks in a second: gpusync__watch */
+    uint32_t running;          /* how many. Read without the lock */
+    bool ends;                 /* by destroy_later */
+    bool watched;              /* the dispatch queue looks in a second: gpusync__watch */
+    gpusync__callback on_lost; /* `lost` NULL: none */
     gpusync__callback gone;
 };
 
@@ -3553,6 +3582,8 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     after->loses = dev->log != NULL;
     after->more = true;
+    if (dev->on_lost.lost)
+        gpusync__append(dev, &dev->on_lost, after);
     for (gpusync__target *t = dev->targets; t; t = t->next) {
         gpusync__alarm(t, GPUSYNC__LOST);
         if (t->kind != GPUSYNC__QUEUE)
@@ -4778,19 +4809,28 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
     const gpusync__goal *goal = wait->goals;
     while (goal->over)
         goal++;
-    bool compiles = goal->target->kind == GPUSYNC__WARMUP;
+    gpusync__target *t = goal->target;
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(wait->device);
+    bool quiet = now < t->quiet_ns;
+    if (!quiet)
+        t->quiet_ns = now + GPUSYNC__IDLE_NS;
+    gpusync__unlock(wait->device);
+    if (quiet)
+        return;
+    bool compiles = t->kind == GPUSYNC__WARMUP;
     char name[96], what[80];
-    const char *kind = goal->target->kind != GPUSYNC__QUEUE ? "value"
-                       : goal->handlers                     ? "handlers up to ticket"
-                       : goal->kind == GPUSYNC__ALL         ? "everything up to ticket"
-                                                            : "ticket";
+    const char *kind = t->kind != GPUSYNC__QUEUE    ? "value"
+                       : goal->handlers             ? "handlers up to ticket"
+                       : goal->kind == GPUSYNC__ALL ? "everything up to ticket"
+                                                    : "ticket";
     if (goal->kind == GPUSYNC__ROOM || compiles)
         snprintf(what, sizeof what, "%s", compiles ? "items" : "room for a command buffer");
     else
         snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
                  "%s: a wait for %s ended at its limit of %.3f ms; gpusync_device_report tells why",
-                 gpusync__name(goal->target, name), what, (double)timeout_ns / 1e6);
+                 gpusync__name(t, name), what, (double)timeout_ns / 1e6);
 }
 
 /* Counts a wait. q: the queue of whose tickets it was, or NULL. */
@@ -5186,7 +5226,7 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
         GPUSYNC_FREE(c);
     if (t)
         gpusync__unref(t);
-    else
+    else if (!c->lost)
         gpusync__device_unref(dev);
 }
 
@@ -5203,6 +5243,8 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
         void *pool = gpusync__pool_push();
         if (c->destroyed)
             c->destroyed(c->user);
+        else if (c->lost)
+            c->lost(c->user, &dev->loss);
         else if (c->fn)
             c->fn(c->user, c->error.result, c->error.result == GPUSYNC_OK ? NULL : &c->error);
         else if (c->user)
@@ -5340,6 +5382,46 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
 GPUSYNC_API gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
 {
     return fn ? gpusync__callback_at(&point, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
+{
+    uint64_t number;
+    gpusync__callback *found = NULL;
+    bool due = false;
+    gpusync_device *dev = gpusync__device_of(&point);
+    if (!dev || !fn)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__target *t = gpusync__target_of(&point);
+    gpusync_result result = gpusync__number_of(&point, &number);
+    if (result != GPUSYNC_OK)
+        return result;
+    gpusync__entry *const rings[] = {&dev->due, &t->entries}; /* the newest is last */
+    gpusync__lock(dev);
+    for (int i = 0; i < 2; i++)
+        for (gpusync__entry *e = rings[i]->next; e != rings[i]; e = e->next) {
+            gpusync__callback *c = (gpusync__callback *)(void *)e;
+            if (!e->sleeper && !e->work && e->number == number && c->target == t && c->fn == fn && c->user == user &&
+                !c->completes) {
+                found = c;
+                due = i == 0;
+            }
+        }
+    if (t->alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (!found)
+        result = GPUSYNC_NOT_READY;
+    if (result == GPUSYNC_OK) {
+        gpusync__unlist(&found->entry);
+        dev->due_count -= due;
+        t->owed--;
+    }
+    gpusync__unlock(dev);
+    if (result != GPUSYNC_OK)
+        return result;
+    GPUSYNC_FREE(found);
+    gpusync__unref(t);
+    return GPUSYNC_OK;
 }
 
 GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object)
@@ -5820,17 +5902,25 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
     return result;
 }
 
-GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue)
+GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync__after after = GPUSYNC__NOTHING;
+    bool all = ticket == GPUSYNC_EVERYTHING;
+    gpusync_result result = all ? GPUSYNC_OK : GPUSYNC_NOT_READY;
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync_device *dev = queue->target.device;
     gpusync__lock(dev);
-    gpusync_result result = queue->target.alert & GPUSYNC__CLOSED ? GPUSYNC_ERROR_DESTROYED : GPUSYNC_OK;
-    for (gpusync__work *w = NULL; result == GPUSYNC_OK && (w = gpusync__next_held(queue, w)) != NULL;) {
+    if (queue->target.alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (ticket <= 0 || (!all && ticket > (gpusync_ticket)queue->target.head.committed))
+        result = GPUSYNC_ERROR_INVALID_TICKET;
+    for (gpusync__work *w = NULL; result >= GPUSYNC_OK && (w = gpusync__next_held(queue, w)) != NULL;) {
+        if (!all && gpusync__ticket_of(w) != ticket)
+            continue;
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "the work was cancelled while it was held, and never ran");
         gpusync__give_up(w, &after);
+        result = GPUSYNC_OK;
     }
     gpusync__finish(dev, &after);
     return result;
@@ -6057,6 +6147,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result = w && (c || !s->on_complete) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK && c) {
         c->fn = s->on_complete;
+        c->completes = true;
         c->user = s->user;
         c->target = &queue->target;
         w->on_complete = c;
@@ -6438,6 +6529,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     gpusync__look_everywhere(dev); /* for signals of Metal 4, and for queues of a lost device that are to be given up */
     gpusync__lock(dev);
     bool in_use = dev->objects != 0;
+    if (!in_use)
+        gpusync__unlist(&dev->on_lost.entry);
     gpusync__unlock(dev);
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
@@ -6609,7 +6702,8 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_devic
         gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
         return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
     }
-    if (!q->metal4 && (desc->metal4 || !gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commandBuffer)))
+    void *sel = q->metal4 ? gpusync__sel.commit4 : gpusync__sel.commandBuffer;
+    if (!gpusync__class_responds(gpusync__class_of(given), sel))
         return GPUSYNC_ERROR_UNSUPPORTED;
     void *device = gpusync__send_id(given, gpusync__sel.device); /* wrappers of validation layers differ by pointer */
     if (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
@@ -6624,12 +6718,12 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_devic
 }
 
 /* Fills in a new queue. */
-static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc)
+static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc,
+                                bool metal4)
 {
     const uint32_t most = UINT32_MAX / 8;
-    void *given = desc->metal_queue;
-    q->metal4 = given ? gpusync__class_responds(gpusync__class_of(given), gpusync__sel.commit4) : desc->metal4;
-    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : q->metal4 ? most : 63;
+    q->metal4 = metal4;
+    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : metal4 ? most : 63;
     q->limit = q->limit < most ? q->limit : most;
     q->log_size = desc->error_log_count ? desc->error_log_count : 64;
     gpusync__ring_init(&q->open);
@@ -6648,10 +6742,10 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     }
 }
 
-GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *dev, const gpusync_queue_desc *desc,
-                                                    gpusync_queue **out)
+static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_queue_desc *desc, bool metal4,
+                                          gpusync_queue **out)
 {
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, false, NULL};
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, NULL};
     static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (out)
@@ -6663,14 +6757,14 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *dev, const g
     gpusync_queue *q = (gpusync_queue *)gpusync__zeroed(sizeof *q);
     if (!q)
         return result;
-    gpusync__queue_init(q, dev, desc);
+    gpusync__queue_init(q, dev, desc, metal4);
     q->log = (gpusync_error *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
     if (q->log) {
         void *pool = gpusync__pool_push();
         result = gpusync__metal_queue(q, dev, desc);
         gpusync__pool_pop(pool);
     }
-    if (result == GPUSYNC_OK && q->metal4)
+    if (result == GPUSYNC_OK && metal4)
         result = gpusync__timeline_make(dev, &own, true, &q->passed);
     if (result == GPUSYNC_OK)
         result = gpusync__target_begin(&q->target, dev, GPUSYNC__QUEUE);
@@ -6684,6 +6778,18 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *dev, const g
     GPUSYNC_FREE(q->log);
     GPUSYNC_FREE(q);
     return result;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
+                                                    gpusync_queue **out)
+{
+    return gpusync__queue_make(device, desc, false, out);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_metal4_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
+                                                           gpusync_queue **out)
+{
+    return gpusync__queue_make(device, desc, true, out);
 }
 
 /* -- what else a program asks */
@@ -6771,6 +6877,24 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, 
             gpusync__add_stats(stats, gpusync__queue_of(t));
     gpusync__unlock(device);
     return GPUSYNC_OK;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_device_on_lost(gpusync_device *device, gpusync_lost_fn fn, void *user)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!device || !fn)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__lock(device);
+    bool first = !device->on_lost.lost;
+    if (first) {
+        device->on_lost.lost = fn;
+        device->on_lost.user = user;
+        device->on_lost.ends = true;
+    }
+    if (first && device->lost)
+        gpusync__append(device, &device->on_lost, &after);
+    gpusync__finish(device, &after);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_IN_USE;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *trace)
@@ -7274,13 +7398,15 @@ GPUSYNC__STUB_DESTROY(gpusync_device_destroy(gpusync_device *device), device)
 GPUSYNC__STUB_DESTROY(gpusync_device_destroy_later(gpusync_device *device, gpusync_destroyed_fn destroyed, void *user),
                       device)
 GPUSYNC__STUB_OUT(gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc, gpusync_queue **out))
+GPUSYNC__STUB_OUT(gpusync_metal4_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
+                                              gpusync_queue **out))
 GPUSYNC__STUB_DESTROY(gpusync_queue_destroy(gpusync_queue *queue), queue)
 GPUSYNC__STUB_DESTROY(gpusync_queue_abandon(gpusync_queue *queue), queue)
 GPUSYNC__STUB_DESTROY(gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed, void *user),
                       queue)
 GPUSYNC__STUB(gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error))
 GPUSYNC__STUB(gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket))
-GPUSYNC__STUB(gpusync_queue_cancel_held(gpusync_queue *queue))
+GPUSYNC__STUB(gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket))
 GPUSYNC__STUB(gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error))
 GPUSYNC__STUB_OUT(gpusync_command_buffer_create(gpusync_queue *queue, const gpusync_command_buffer_desc *desc,
                                                 uint64_t timeout_ns, void **out))
@@ -7306,7 +7432,9 @@ GPUSYNC__STUB(gpusync_encode_wait(gpusync_queue *queue, void *command_buffer, gp
 GPUSYNC__STUB(gpusync_encode_signal(gpusync_queue *queue, void *command_buffer, gpusync_point point))
 GPUSYNC__STUB(gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission, gpusync_ticket *ticket))
 GPUSYNC__STUB(gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
+GPUSYNC__STUB(gpusync_cancel_on_done(gpusync_point point, gpusync_done_fn fn, void *user))
 GPUSYNC__STUB(gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object))
+GPUSYNC__STUB(gpusync_device_on_lost(gpusync_device *device, gpusync_lost_fn fn, void *user))
 GPUSYNC__STUB_OUT(gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *out))
 GPUSYNC__STUB_OUT(gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc, gpusync_warmup **out))
 GPUSYNC__STUB_OUT(gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **out,
