@@ -865,6 +865,22 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_time
              failure; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
+/** Have a block that other code calls raise the timeline: sends [object selector:block]. For a wait for *presented*, or
+    for one command buffer of other code. The value counts as sent until it is reached: when the block has been called,
+    whatever its arguments, and each lower value. What needs it waits on the host.
+    object    Not retained. It must copy the block that it gets; where it calls or drops that, callbacks may run:
+              >>threads, "Hooks and log".
+    selector  Takes one block without a result: "addPresentedHandler:" of a drawable, "addScheduledHandler:" and
+              "addCompletedHandler:" of a command buffer, before its commit.
+    A block that is dropped without a call fails the timeline (ERROR_CANCELLED; order_only: the value is reached). A
+    second call does nothing. After gpusync_timeline_destroy the block still raises the event.
+    Returns  OK; ERROR_NOT_RISING: not above all that is reached or committed, or held work is to signal the timeline;
+             the failure of the timeline; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED
+             also: the object does not respond. After an error it got no message but respondsToSelector:.
+    Threads any that may message the object   Blocks no   Owns gpusync_device_destroy waits for the block */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal_from(gpusync_timeline *timeline, uint64_t value,
+                                                                          void *object, const char *selector);
+
 /** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
     because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
     GPU go on until other code signals it. Work in flight that was to signal it is not affected.
@@ -2041,6 +2057,7 @@ struct gpusync_device {
     uint32_t running;          /* how many. Read without the lock */
     bool ends;                 /* by destroy_later */
     bool watched;              /* the dispatch queue looks in a second: gpusync__watch */
+    gpusync_queue blocks;      /* of no program: UNORDERED work stands for each block that is to signal a value */
     gpusync__callback on_lost; /* `lost` NULL: none */
     gpusync__callback gone;
 };
@@ -3286,6 +3303,8 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
 /* Has the end of work traced, behind those before it. */
 GPUSYNC__APART void gpusync__trace_later(gpusync__work *w, gpusync__after *after)
 {
+    if (w->queue == &w->queue->target.device->blocks)
+        return;
     gpusync__work **at = &after->settled;
     while (*at)
         at = &(*at)->next_traced;
@@ -4220,6 +4239,42 @@ static void gpusync__handler_dispose(const void *block)
         gpusync__completed(h, NULL);
     gpusync__device_unref(h->device);
 }
+
+/* A block has been called that stands for a signal, or is dropped. */
+static void gpusync__raise(const void *block, bool dropped)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_error error;
+    gpusync__work *w = gpusync__take_work(block);
+    if (!w)
+        return;
+    gpusync_timeline *t = gpusync__timeline_of(w->links->target);
+    gpusync_device *dev = t->target.device;
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "the block that was to signal it was dropped without a call");
+    error.failure = GPUSYNC_FAILURE_CANCELLED;
+    gpusync__lock(dev);
+    if (dropped && !t->order_only)
+        gpusync__fail(t, &error, &after);
+    gpusync__count_handler(w, 0, &after);
+    gpusync__finish(dev, &after);
+    gpusync__work_unref(w);
+}
+
+static void gpusync__raised(void *block, void *argument)
+{
+    (void)argument;
+    gpusync__raise(block, false);
+}
+
+static void gpusync__raiser_dispose(const void *block)
+{
+    gpusync__raise(block, true);
+    gpusync__device_unref(((const gpusync__handler *)block)->device);
+}
+
+static const gpusync__block_descriptor gpusync__raiser_descriptor = {
+    0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__raiser_dispose, "v16@?0@8", NULL,
+};
 
 /* --------------------------------------------------------------------------------- >>look --
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended.
@@ -6323,6 +6378,57 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     return result;
 }
 
+/* Enters work that stands for a block, if its timeline takes the signal. Under the lock. */
+static gpusync_result gpusync__enter_block(gpusync__work *w, gpusync__after *after)
+{
+    gpusync_timeline *t = gpusync__timeline_of(w->links->target);
+    const gpusync__work *top = t->promised.prev->work;
+    gpusync_result result =
+        top && gpusync__is_unsent(top) ? GPUSYNC_ERROR_NOT_RISING : gpusync__accept_signal(w, w->links);
+    if (t->target.device->lost)
+        result = GPUSYNC_ERROR_DEVICE_LOST;
+    if (result != GPUSYNC_OK)
+        return result;
+    gpusync__insert(&t->promised, &w->links->entry);
+    w->listed++;
+    GPUSYNC__ADD(&w->refs, 1); /* the block on the stack, too */
+    gpusync__line_up(w->queue, w);
+    gpusync__set_out(w->queue, w, after);
+    return result;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_signal_from(gpusync_timeline *timeline, uint64_t value, void *object,
+                                                            const char *selector)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    const gpusync_point point = gpusync_at_value(timeline, value);
+    if (!timeline || !object || !selector)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_device *dev = timeline->target.device;
+    void *sel = gpusync__sel_register(selector);
+    if (!GPUSYNC__WITH(signed char, void *)(object, gpusync__sel_register("respondsToSelector:"), sel))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    gpusync__work *w = gpusync__work_new(&dev->blocks, NULL, 1);
+    if (!w)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    w->submitted = w->unordered = w->by_host = true;
+    w->count = 1;
+    w->buffers[0] = NULL;
+    w->since_ns = gpusync_now_ns();
+    gpusync__copy_label(w->label, sizeof w->label, selector);
+    gpusync_result result = gpusync__add_link(w, &point, true);
+    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__raised, gpusync__raiser_descriptor), w, dev, 0};
+    gpusync__lock(dev);
+    if (result == GPUSYNC_OK)
+        result = gpusync__enter_block(w, &after);
+    gpusync__finish(dev, &after);
+    if (result == GPUSYNC_OK)
+        GPUSYNC__WITH(void, const void *)(object, sel, &h);
+    if ((w = gpusync__take_work(&h)) != NULL) /* it was called as a copy, or not yet */
+        gpusync__work_unref(w);
+    return result;
+}
+
 /* Makes a text of the program's valid UTF-8 that ends. */
 static void gpusync__clean(char *text, size_t size)
 {
@@ -6592,6 +6698,14 @@ static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc 
     gpusync__ring_init(&dev->stirred);
     gpusync__ring_init(&dev->due);
     dev->targets_end = &dev->targets;
+    gpusync_queue *blocks = &dev->blocks;
+    blocks->target.device = dev;
+    blocks->target.refs = 1;
+    gpusync__copy_label(blocks->target.label, sizeof blocks->target.label, "blocks of other code");
+    gpusync__ring_init(&blocks->target.entries);
+    gpusync__ring_init(&blocks->rooms);
+    blocks->end = &blocks->first;
+    blocks->free_count = GPUSYNC__FREE_WORK; /* it keeps no memory */
     if (desc->hooks)
         dev->hooks = *desc->hooks;
     if (!dev->hooks.yield)
@@ -7424,6 +7538,8 @@ GPUSYNC__STUB_DESTROY(gpusync_timeline_destroy_later(gpusync_timeline *timeline,
                                                      void *user),
                       timeline)
 GPUSYNC__STUB(gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value, gpusync_error *error))
+GPUSYNC__STUB(gpusync_timeline_signal_from(gpusync_timeline *timeline, uint64_t value, void *object,
+                                           const char *selector))
 GPUSYNC__STUB(gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value))
 GPUSYNC__STUB(gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason))
 GPUSYNC__STUB(gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
