@@ -27,7 +27,8 @@ int main(void)
     metal_refuse_next(1);
     encode(queue, gpusync_at_value(file, 0), "in flight");
     encode(queue, gpusync_at_value(file, 1), "held");
-    MUST(gpusync_queue_cancel_held(queue)); /* of each queue: a signal would send held work in the background */
+    /* Of each queue: a signal would send held work in the background. */
+    MUST(gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING));
     MUST_END(gpusync_device_wait(device, 2000000000, NULL));
     MUST(gpusync_timeline_signal(file, 1)); /* from here on the app is in the foreground */
     for (uint64_t cursor = 0; gpusync_queue_next_error(queue, &cursor, &error) == GPUSYNC_OK;)

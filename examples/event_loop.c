@@ -79,7 +79,7 @@ static void tick(uv_timer_t *handle)
     (void)handle;
     ticks++;
     if (chains[CANCELLED].step == CANCELLED_STEP)
-        MUST(gpusync_queue_cancel_held(chains[CANCELLED].queue));
+        MUST(gpusync_queue_cancel_held(chains[CANCELLED].queue, GPUSYNC_EVERYTHING));
 }
 
 int main(void)

@@ -74,13 +74,13 @@ static void both_kinds(void)
 
 int main(void)
 {
-    gpusync_queue_desc desc = {.label = "frames", .metal4 = true};
+    gpusync_queue_desc desc = {.label = "frames"};
     gpusync_result result;
     void *metal, *resident;
     int wrong = 0;
     MUST(gpusync_device_create(NULL, &device));
     metal = gpusync_device_metal(device);
-    result = gpusync_queue_create(device, &desc, &queue);
+    result = gpusync_metal4_queue_create(device, &desc, &queue);
     if (result == GPUSYNC_ERROR_UNSUPPORTED)
         return fprintf(stderr, "no Metal 4 (macOS 26, iOS 26)\n"), 77;
     MUST(result);

@@ -85,7 +85,7 @@ int main(void)
         /* Work of the other device goes to the GPU at once, and waits there: commit it when the signal is sure to come,
            or to fail. A failed timeline stays failed, and ends this loop: the next items need new timelines. */
         if (item == FAILING)
-            MUST(gpusync_queue_cancel_held(from.queue));
+            MUST(gpusync_queue_cancel_held(from.queue, GPUSYNC_EVERYTHING));
         ticket = commit(&to, &arrived, NULL, item);
         result = MUST_END(gpusync_wait(to.queue, ticket, limit, &options));
         printf("item %u: %s\n", item, result ? error.message : gpusync_result_string(result));

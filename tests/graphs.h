@@ -1891,7 +1891,7 @@ static void cancel_queue(graph *g, int queue)
     if (g->q[queue].closed)
         return;
     say(g, "%u: cancel_held of queue %d\n", g->step, queue);
-    assert_ok(gpusync_queue_cancel_held(g->s.q[queue]));
+    assert_ok(gpusync_queue_cancel_held(g->s.q[queue], GPUSYNC_EVERYTHING));
     model_cancel(g, queue);
 }
 
@@ -2240,12 +2240,11 @@ static void open_graph(graph *g)
         queue.sticky_failure = draws(g, DRAWS_STICKY) && chance(g, 60);
         if (draws(g, DRAWS_ROOM))
             queue.max_command_buffer_count = 2 + (uint32_t)draw(g, 7);
-        queue.metal4 = draws(g, DRAWS_METAL4) && chance(g, 50);
         g->q[i].limit = queue.max_command_buffer_count;
         g->q[i].sticky = queue.sticky_failure;
-        g->q[i].metal4 = queue.metal4;
+        g->q[i].metal4 = draws(g, DRAWS_METAL4) && chance(g, 50);
         g->q[i].stuck = g->q[i].heirs_of = -1;
-        assert_ok(gpusync_queue_create(g->s.device, &queue, &g->s.q[i]));
+        g->s.q[i] = queue_of_kind(g->q[i].metal4, g->s.device, &queue);
         g->s.metal[i] = metal_retain(gpusync_queue_metal(g->s.q[i]));
         say(g, "queue %u, room for %u%s%s\n", i, g->q[i].limit, g->q[i].sticky ? " sticky" : "",
             g->q[i].metal4 ? " of Metal 4" : "");

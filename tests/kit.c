@@ -707,7 +707,6 @@ void stage_open(stage *s, const stage_desc *desc)
     s->real = desc->real;
     s->live = softmetal_live(NULL);
     s->pool = metal_pool_push();
-    if (of_metal4 || desc->metal4) queue.metal4 = true;
     if (!device.hooks && !desc->threads) device.hooks = &kit_hooks;
     if (!device.spin && !desc->spins) device.spin = &no_spin;
     if (!device.log) device.log = kit_log;
@@ -716,8 +715,7 @@ void stage_open(stage *s, const stage_desc *desc)
     s->metal_device = metal_retain(gpusync_device_metal(s->device));
     for (unsigned i = 0; i < queues; i++) {
         queue.label = queue_labels[i];
-        if (desc->mixed) queue.metal4 = i % 2 == 0;
-        assert_ok(gpusync_queue_create(s->device, &queue, &s->q[i]));
+        s->q[i] = queue_of_kind(desc->mixed ? i % 2 == 0 : of_metal4 || desc->metal4, s->device, &queue);
         s->metal[i] = metal_retain(gpusync_queue_metal(s->q[i]));
     }
     for (unsigned i = 0; i < desc->timelines; i++) {
@@ -865,11 +863,16 @@ void encode_signal(gpusync_queue *queue, void *buffer, gpusync_point point)
     assert_ok(gpusync_encode_signal(queue, buffer, point));
 }
 
-gpusync_queue *queue_from(gpusync_device *device, const gpusync_queue_desc *desc)
+gpusync_queue *queue_of_kind(bool metal4, gpusync_device *device, const gpusync_queue_desc *desc)
 {
     gpusync_queue *queue = NULL;
-    assert_ok(gpusync_queue_create(device, desc, &queue));
+    assert_ok((metal4 ? gpusync_metal4_queue_create : gpusync_queue_create)(device, desc, &queue));
     return queue;
+}
+
+gpusync_queue *queue_from(gpusync_device *device, const gpusync_queue_desc *desc)
+{
+    return queue_of_kind(false, device, desc);
 }
 
 gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_timeline_desc *desc)

@@ -179,7 +179,7 @@ typedef struct stage_desc {
     unsigned queues;    /* 0: 1. At most STAGE_MOST */
     unsigned timelines; /* at most STAGE_MOST */
     bool no_queue;
-    bool metal4; /* each queue, as queue.metal4 */
+    bool metal4; /* each queue is one of Metal 4 */
     bool mixed;  /* the first queue is one of Metal 4, the second is not, and so on */
     gpusync_device_desc device; /* what is not NULL stays: hooks, spin, log, notify */
     gpusync_queue_desc queue;   /* of each queue; the label is "first", "second", ... */
@@ -222,7 +222,7 @@ int stage_tear_down(void **state);
 #define ON_BOTH(test, set_up, tear_down, ...) \
     {#test "_on_both", test, set_up, tear_down, (void *)&(stage_desc){__VA_ARGS__, .mixed = true}}
 #define ALL_ON_METAL4(test, body, state) {#test "_on_metal4", body, stages_are_metal4, stages_are_legacy, state}
-int stages_are_metal4(void **state); /* from here on, whatever queue.metal4 says */
+int stages_are_metal4(void **state); /* from here on, whatever the stage says */
 int stages_are_legacy(void **state);
 
 /* The same by hand. Close finishes what Metal has, destroys what is there, and asserts that nothing is left: no memory
@@ -249,6 +249,7 @@ gpusync_ticket commit_failing(gpusync_queue *queue, unsigned reason); /* ... tha
 void encode_wait(gpusync_queue *queue, void *buffer, gpusync_point point);
 void encode_signal(gpusync_queue *queue, void *buffer, gpusync_point point);
 gpusync_queue *queue_from(gpusync_device *device, const gpusync_queue_desc *desc);
+gpusync_queue *queue_of_kind(bool metal4, gpusync_device *device, const gpusync_queue_desc *desc);
 gpusync_timeline *timeline_from(gpusync_device *device, const gpusync_timeline_desc *desc);
 gpusync_timeline *new_timeline(gpusync_device *device);
 void other_code_signals(gpusync_timeline *timeline, uint64_t value); /* on its event, without gpusync */

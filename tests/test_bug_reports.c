@@ -382,7 +382,7 @@ static void call_gpusync(handler_block *self, void *command_buffer)
     must(!gpusync_timeline_signal(s->t[0], 1), "a signal in a handler"); /* sends held work of this queue */
     must(!gpusync_on_done(at(s->t[1], 1), remember, &handler_note), "a callback in a handler");
     must(!gpusync_command_buffer_discard(s->q[0], open_buffer), "a discard in a handler");
-    must(!gpusync_queue_cancel_held(s->q[1]), "a cancel in a handler");
+    must(!gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING), "a cancel in a handler");
     must(!gpusync_timeline_fail(s->t[1], NULL), "a failure in a handler");
     handler_calls++;
 }
@@ -468,9 +468,8 @@ on_all_kinds_with(test_S8_the_work_of_a_queue_that_goes_lets_go_or_cancels_what_
     for (unsigned i = 0; i < 4; i++) {
         bool held = i & 1;
         note gone = {0};
-        gpusync_queue_desc desc = {.metal4 = is_metal4(s->q[0])};
         gpusync_timeline *t = new_timeline(s->device);
-        gpusync_queue *q = queue_from(s->device, &desc);
+        gpusync_queue *q = queue_of_kind(is_metal4(s->q[0]), s->device, NULL);
         void *metal = metal_retain(gpusync_queue_metal(q));
         void *producer = held ? waiting(q, at(s->t[0], 1)) : new_buffer(q);
         encode_signal(q, producer, at(t, 1));

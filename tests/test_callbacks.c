@@ -891,7 +891,7 @@ on_both_kinds_with(test_T15_an_object_is_released_however_its_ticket_ends, .time
     }
     settle(s);
     assert_int_equal(GET(&gone), 2);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     settle(s);
     assert_int_equal(GET(&gone), 3);
 }
@@ -945,7 +945,7 @@ static gpusync_result try_value_done(stage *s) { return gpusync_timeline_wait(s-
 static gpusync_result try_poll(stage *s) { return gpusync_poll(s->q[0], 2, NULL); }
 static gpusync_result try_signal(stage *s) { return gpusync_timeline_signal(s->t[0], 6); }
 static gpusync_result try_fail(stage *s) { return gpusync_timeline_fail(s->t[0], NULL); }
-static gpusync_result try_cancel(stage *s) { return gpusync_queue_cancel_held(s->q[0]); }
+static gpusync_result try_cancel(stage *s) { return gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING); }
 static gpusync_result try_marker(stage *s) { return gpusync_commit_marker(s->q[0], NULL, NULL); }
 static gpusync_result try_destroy(stage *s) { return gpusync_queue_destroy(s->q[0]); }
 static gpusync_result try_abandon(stage *s) { return gpusync_queue_abandon(s->q[0]); }

@@ -155,7 +155,7 @@ on_both_kinds_with(test_S2_is_done_of_cancelled_work_covers_the_work_before_it, 
 {
     gpusync_ticket running = commit_new(s->q[0]);
     gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_false(gpusync_is_done(s->q[0], running));
     assert_false(gpusync_is_done(s->q[0], held));
     assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_NOT_READY);
@@ -286,7 +286,7 @@ on_stage_with(test_ownership_buffers_are_kept_as_long_as_they_are_needed, .timel
     assert_int_equal(softmetal_live("command_buffer"), before + 2);
     finish_all(s);
     assert_int_equal(softmetal_live("command_buffer"), before + 1);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_int_equal(softmetal_live("command_buffer"), before);
 }
 
@@ -514,7 +514,7 @@ static void *tour_through_metal(void *unused)
     must(!gpusync_commit(queues[0], buffers[2], &ticket), "a commit");
     must(gpusync_wait(queues[0], ticket, GPUSYNC_FOREVER, NULL) == GPUSYNC_ERROR_EXECUTION, "a wait for failed work");
     must(!TRY_SUBMIT(queues[1], NULL, WAITS(at(timelines[0], 20)), BUFFERS(buffers[5])), "a submission");
-    must(!gpusync_queue_cancel_held(queues[1]), "cancel");
+    must(!gpusync_queue_cancel_held(queues[1], GPUSYNC_EVERYTHING), "cancel");
     must(!gpusync_command_buffer_discard(queues[0], buffers[4]), "a discard");
     must(!gpusync_timeline_fail(timelines[0], NULL), "fail");
     must(!gpusync_device_run_callbacks(device, 1, NULL), "run_callbacks");
@@ -777,7 +777,7 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(gpusync_poll(q, GPUSYNC_EVERYTHING - 1, NULL), ERROR_INVALID_TICKET);
     refused(gpusync_wait(NULL, 1, 0, NULL), ERROR_INVALID_ARGUMENT);
     refused(gpusync_wait(q, 3, GPUSYNC_FOREVER, NULL), ERROR_INVALID_TICKET);
-    refused(gpusync_queue_cancel_held(NULL), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_cancel_held(NULL, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT);
     refused(gpusync_queue_failure(q, &(gpusync_error){.ticket = 0}), ERROR_INVALID_ARGUMENT); /* not sticky */
     refused(gpusync_queue_clear_failure(NULL, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT);
     refused(gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT); /* nor here */
@@ -1136,7 +1136,7 @@ on_stage_with(test_R10_a_place_comes_back_at_the_end, .timelines = 1, FULL)
         if (by == BY_LOOK || by == BY_CALL) softmetal_complete(buffer);
         if (by == BY_LOOK) assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
         if (by == BY_DISCARD) assert_ok(gpusync_command_buffer_discard(s->q[0], buffer));
-        if (by == BY_CANCEL) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+        if (by == BY_CANCEL) assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
         assert_true(has_room(s->q[0]));
         finish_all(s);
         assert_ok(gpusync_command_buffer_discard(s->q[0], last));

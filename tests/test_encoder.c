@@ -392,7 +392,7 @@ on_stage_with(test_R15_failures_of_gpusyncs_own_have_no_encoder, .timelines = 1,
     commit(s->q[0], three_passes(s->q[0]));
     finish_all(s);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     finish_all(s);
     gpusync_error error = failure_at(s->q[0], 1);
     assert_int_equal(error.result, GPUSYNC_ERROR_CANCELLED);
@@ -447,7 +447,7 @@ on_stage(test_R15_the_encoder_that_a_program_fails_a_timeline_with_is_made_to_en
 }
 
 /* Metal 4 has no such question: the option changes nothing there. */
-on_stage_with(test_R15_a_queue_of_metal4_tells_no_encoder, .queue.metal4 = true, asking)
+on_stage_with(test_R15_a_queue_of_metal4_tells_no_encoder, .metal4 = true, asking)
 {
     void *buffer = metal4_buffer_new(s->metal_device), *allocator = metal4_allocator_new(s->metal_device), *encoder;
     metal4_begin(buffer, allocator);

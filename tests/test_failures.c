@@ -225,7 +225,7 @@ static gpusync_ticket end_with_execution(stage *s)
 static gpusync_ticket end_with_cancelled(stage *s)
 {
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     return ticket;
 }
 
@@ -480,7 +480,7 @@ on_all_kinds_with(test_R14_origin_is_the_first_failure_on_the_queue_that_is_name
 on_stage_with(test_R14_cancelled_work_has_its_labels_and_no_domain, .timelines = 1)
 {
     gpusync_ticket ticket = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "late")));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     gpusync_error error = record_of(s->q[0], ticket);
     assert_int_equal(error.failure, GPUSYNC_FAILURE_CANCELLED);
     assert_string_equal(error.domain, "");
@@ -711,7 +711,7 @@ on_both_kinds_with(test_R16_R30_records_stand_in_the_order_in_which_they_were_se
     commit(s->q[0], second);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
     SUBMIT(s->q[0], BUFFERS(alone), .label = "loose", .flags = GPUSYNC_SUBMIT_UNORDERED);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     softmetal_finish(second);
     softmetal_finish(alone);
     softmetal_finish(first);
@@ -817,7 +817,7 @@ static void commit_all(stage *s, gpusync_queue *queue, const char *letters)
             SUBMIT(queue, BUFFERS(failing_buffer(queue, SOFTMETAL_PAGE_FAULT)), .flags = GPUSYNC_SUBMIT_UNORDERED);
         if (*letters == 'C') {
             SUBMIT(queue, WAITS(at(s->t[0], 1)));
-            assert_ok(gpusync_queue_cancel_held(queue));
+            assert_ok(gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING));
         }
         finish_all(s);
     }
@@ -1151,13 +1151,13 @@ static void play_sticks(const char *steps, const char *ends, const char *runs, u
             count++;
         }
         if (*step == 'e') finish_next(s.q[0]);
-        if (*step == 'E') assert_ok(gpusync_queue_cancel_held(s.q[1]));
+        if (*step == 'E') assert_ok(gpusync_queue_cancel_held(s.q[1], GPUSYNC_EVERYTHING));
         if (*step == 'E') finish_all(&s);
         if (*step == 'c') softmetal_complete(pieces[n - 1].buffer);
         if (*step == 'd') softmetal_finish(pieces[n - 1].buffer);
         if (*step == 'p') (void)!gpusync_poll(s.q[0], n, NULL);
         if (*step == 'g') signal_value(s.t[0], 1);
-        if (*step == 'x') assert_ok(gpusync_queue_cancel_held(s.q[0]));
+        if (*step == 'x') assert_ok(gpusync_queue_cancel_held(s.q[0], GPUSYNC_EVERYTHING));
         if (*step == '!' && sticks(s.q[0]) != n) fail_msg("%s: at %s", steps, step);
         if (*step == 'W') expect_untold(s.q[0], n);
         if (*step == 'C') clear(s.q[0]);
@@ -1267,8 +1267,8 @@ on_both_kinds(test_R32_the_record_of_a_sticky_queue_has_room_for_all_that_inheri
     for (size_t i = 0; i < LENGTH(rows); i++) {
         const bool metal4 = is_metal4(s->q[0]);
         gpusync_queue_desc desc = {.sticky_failure = rows[i].sticky, .max_command_buffer_count = rows[i].room,
-                                   .error_log_count = rows[i].kept, .metal4 = metal4};
-        gpusync_queue *queue = queue_from(s->device, &desc);
+                                   .error_log_count = rows[i].kept};
+        gpusync_queue *queue = queue_of_kind(metal4, s->device, &desc);
         for (uint32_t k = 0; k < rows[i].work; k++)
             if (rows[i].sticky && k) commit_new(queue);
             else commit_failing(queue, SOFTMETAL_PAGE_FAULT);
@@ -1396,9 +1396,9 @@ on_all_kinds_with(test_R30_in_use_is_of_work_that_was_given_up_while_metal_had_i
 on_both_kinds_with(test_R39_queue_user_is_that_of_the_queue_that_failed_first, .timelines = 2)
 {
     const bool metal4 = is_metal4(s->q[0]);
-    gpusync_queue_desc descs[] = {{.metal4 = metal4, .user = FIRST_USER},
-                                  {.metal4 = metal4, .user = SECOND_USER, .error_log_count = 2}};
-    gpusync_queue *first = queue_from(s->device, &descs[0]), *second = queue_from(s->device, &descs[1]);
+    gpusync_queue_desc descs[] = {{.user = FIRST_USER}, {.user = SECOND_USER, .error_log_count = 2}};
+    gpusync_queue *first = queue_of_kind(metal4, s->device, &descs[0]);
+    gpusync_queue *second = queue_of_kind(metal4, s->device, &descs[1]);
     gpusync_error error;
     note notes[3] = {0};
     SUBMIT(first, BUFFERS(failing_buffer(first, SOFTMETAL_PAGE_FAULT)), SIGNALS(at(s->t[0], 1)),
@@ -1591,29 +1591,31 @@ on_both_kinds_with(test_R26_everything_and_work_that_never_ran_have_none, .timel
     assert_times(s->q[0], 0, 0, 0);
     assert_times(s->q[0], 99, 0, 0);
     gpusync_ticket held = SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(new_buffer(s->q[0])));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_times(s->q[0], held, 0, 0);
 }
 
 /* -- the log ------------------------------------------------------------------------------------------------------ */
 
-on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 2, .timelines = 1,
+/* Each has a queue of its own: a second wait for the same would be quiet. */
+on_stage_with(test_F8_a_wait_that_ended_at_its_limit_names_the_queue_and_the_limit, .queues = 4, .timelines = 1,
               .queue = {.max_command_buffer_count = 2})
 {
     void *last = NULL;
-    commit_new(s->q[0]);
+    for (unsigned i = 0; i < 4; i++)
+        if (i != 1) commit_new(s->q[i]);
     assert_result(gpusync_wait(s->q[0], 1, MS(7), NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().log_lines, 1);
     assert_true(log_has(GPUSYNC_LOG_WARNING, "first") && log_has(GPUSYNC_LOG_WARNING, "7"));
     assert_result(gpusync_timeline_wait(s->t[0], 3, MS(8), NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().log_lines, 2);
     assert_true(log_has(GPUSYNC_LOG_WARNING, "'a'") && log_has(GPUSYNC_LOG_WARNING, "8"));
-    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, MS(6), NULL), GPUSYNC_TIMEOUT);
+    assert_result(gpusync_wait(s->q[2], GPUSYNC_EVERYTHING, MS(6), NULL), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().log_lines, 3);
     assert_true(log_has(GPUSYNC_LOG_WARNING, "a wait for everything up to ticket 1 ended at its limit of 6"));
-    softmetal_complete(softmetal_last_buffer(s->metal[0]));
-    assert_ok(gpusync_wait(s->q[0], 1, MS(5), NULL));
-    assert_result(gpusync_wait(s->q[0], 1, MS(5), &(gpusync_wait_options){.handlers = true}), GPUSYNC_TIMEOUT);
+    softmetal_complete(softmetal_last_buffer(s->metal[3]));
+    assert_ok(gpusync_wait(s->q[3], 1, MS(5), NULL));
+    assert_result(gpusync_wait(s->q[3], 1, MS(5), &(gpusync_wait_options){.handlers = true}), GPUSYNC_TIMEOUT);
     assert_int_equal(kit_now().log_lines, 4);
     assert_true(log_has(GPUSYNC_LOG_WARNING, "a wait for handlers up to ticket 1 ended"));
     while (gpusync_command_buffer_create(s->q[1], NULL, 0, &last) == GPUSYNC_OK) continue;
@@ -1688,7 +1690,7 @@ on_stage_with(test_F8_F3_where_nothing_is_wrong_nothing_is_written, .timelines =
     softmetal_complete(buffer); /* a look of the wait finds it */
     assert_ok(job_end(&waits));
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     settle(s);
     assert_int_equal(failures_of(s->q[0]), 1); /* on record all the same */
     assert_int_equal(kit_now().log_lines, 0);

@@ -307,7 +307,7 @@ static void make_objects(void *event)
         .hooks = &passing_hooks, .spin = &no_spin, .log = kit_log, .callback_mode = (gpusync_callback_mode)!run.queued};
     const gpusync_queue_desc queues[QUEUES] = {
         {.label = "a", .sticky_failure = true, .max_command_buffer_count = 40},
-        {.label = "b", .max_command_buffer_count = 40}, {.label = "new", .metal4 = true}, {.label = "culprit"}};
+        {.label = "b", .max_command_buffer_count = 40}, {.label = "new"}, {.label = "culprit"}};
     const gpusync_timeline_desc timelines[TIMELINES] = {
         {.label = "own"}, {.label = "others", .signalled_by_others = true},
         {.label = "imported", .shared_event = event}, {.label = "order", .order_only = true}};
@@ -315,7 +315,8 @@ static void make_objects(void *event)
     MAKE(gpusync_device_create(&device, &p.device), p.device);
     assert_ok(gpusync_device_set_trace(p.device, &tracing));
     for (int i = QUEUES - 1; i >= 0; i--) {
-        MAKE(gpusync_queue_create(p.device, &queues[i], &p.q[i]), p.q[i]);
+        if (i == NEW) MAKE(gpusync_metal4_queue_create(p.device, &queues[i], &p.q[i]), p.q[i]);
+        else MAKE(gpusync_queue_create(p.device, &queues[i], &p.q[i]), p.q[i]);
         p.metal[i] = metal_retain(gpusync_queue_metal(p.q[i]));
         if (i == CULPRIT) { /* from here on the device may be lost */
             run.culprit = make_buffer(CULPRIT);
@@ -419,7 +420,7 @@ static void fail_and_cancel(void)
     TRY(gpusync_encode_signal(b, buffer, at(p.t[ORDER], 10)));
     ENTER(CANCELLED, b, gpusync_commit(b, buffer, &ticket));
     drought(true);
-    CHECK(gpusync_queue_cancel_held(b), GPUSYNC_OK);
+    CHECK(gpusync_queue_cancel_held(b, GPUSYNC_EVERYTHING), GPUSYNC_OK);
     go();
     poll_tickets(BAD, CANCELLED + 1);
     see_value(OWN, 3, GPUSYNC_ERROR_EXECUTION);

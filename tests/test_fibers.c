@@ -836,7 +836,7 @@ static gpusync_result wake_by(waker by, stage *s, void *buffer)
     case A_WAIT: softmetal_complete(buffer); return gpusync_wait(s->q[0], 1, 0, NULL);
     case A_SIGNAL: return gpusync_timeline_signal(s->t[0], 1);
     case A_FAIL: return gpusync_timeline_fail(s->t[0], NULL);
-    case A_CANCEL: return gpusync_queue_cancel_held(s->q[0]);
+    case A_CANCEL: return gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING);
     case A_DISCARD: return gpusync_command_buffer_discard(s->q[0], buffer);
     case A_DESTROY_LATER: return gpusync_queue_destroy_later(s->q[0], NULL, NULL);
     case AN_ABANDON: return gpusync_queue_abandon(s->q[0]);

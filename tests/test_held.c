@@ -206,7 +206,7 @@ on_both_kinds_with(test_S3_a_wait_before_its_signal_on_one_queue_needs_unordered
     gpusync_point two = at(s->t[1], 1);
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_NOT_READY);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_result(gpusync_poll(s->q[0], first, NULL), GPUSYNC_ERROR_CANCELLED);
     assert_result(gpusync_poll(s->q[0], second, NULL), GPUSYNC_ERROR_CANCELLED);
     first = commit(s->q[0], waiting(s->q[0], two));
@@ -352,7 +352,7 @@ static void try_cell(stage *s, const cell *c)
     if (cancelled) commit_new(queue); /* its turn comes behind this */
     gpusync_ticket lower = send_as(c->lower, queue, c->state == SENT ? NULL : &go, low, &three);
     IN_CELL(is_sent(low) == (c->state == SENT));
-    if (cancelled) assert_ok(gpusync_queue_cancel_held(queue));
+    if (cancelled) assert_ok(gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING));
     note_messages(high);
     gpusync_ticket higher = send_as(c->higher, s->q[0], c->waits ? &three : NULL, high, &five);
     IN_CELL(is_sent(high) == (c->state == SENT && beside));
@@ -546,7 +546,7 @@ on_all_kinds_with(test_R33_a_circle_over_two_timelines_hangs_is_in_the_report_an
     assert_true(gpusync_device_report(s->device, text, sizeof text) < sizeof text);
     assert_non_null(strstr(text, "2 of timeline 'b' behind value 1, which ticket 1 of queue 'second' is to signal"));
     assert_non_null(strstr(text, "2 of timeline 'a' behind value 1, which ticket 1 of queue 'first' is to signal"));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_CANCELLED);
     assert_ok(gpusync_poll(s->q[1], 1, NULL));
@@ -661,7 +661,7 @@ static void *let_stand(stage *s, const rival *r)
     if (r->stands == IS_SENT) send_as(BY_THE_GPU, queue, NULL, new_buffer(queue), &value);
     if (r->stands >= IS_HELD)
         send_as(r->stands == IS_HELD_UNORDERED ? UNORDERED_STRICT : STRICT, queue, &go, new_buffer(queue), &value);
-    if (r->stands == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(queue));
+    if (r->stands == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING));
     return NULL;
 }
 
@@ -798,7 +798,7 @@ on_stage_with(test_R34_a_plain_enqueued_buffer_is_refused_while_ordered_work_is_
         assert_result(gpusync_commit(s->q[0], buffers[1], &ticket), GPUSYNC_ERROR_ENQUEUED);
     assert_int_equal(ticket, 77);
     assert_false(is_sent(buffers[1]));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_int_equal(commit(s->q[0], buffers[1]), 4);
     assert_true(is_sent(buffers[1]));
     finish_all(s);
@@ -890,7 +890,7 @@ static const gpusync_result held_results[] = {GPUSYNC_ERROR_CANCELLED, GPUSYNC_E
 
 static void end_held(stage *s, held_end end)
 {
-    if (end == IS_CANCELLED_NOW) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    if (end == IS_CANCELLED_NOW) assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     if (end == WAIT_FAILED) fail_timeline(s->t[1], GPUSYNC_ERROR_OUT_OF_MEMORY);
     if (end == OVERTAKEN) signal_value(s->t[2], 2);
 }
@@ -923,7 +923,7 @@ on_all_kinds_with(test_R8_work_that_never_ran_waits_for_nothing_any_more, .queue
         assert_true(gpusync_is_done(s->q[0], GPUSYNC_EVERYTHING));
         if (round / 2 == OVERTAKEN) assert_int_equal(value_of(s->t[2]), 2);
         else assert_failed(s->t[2], result);
-        assert_ok(gpusync_queue_cancel_held(s->q[1]));
+        assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
         for (unsigned i = 0; i < 4; i++) assert_ok(gpusync_timeline_destroy(s->t[i]));
         memset(s->t, 0, sizeof s->t);
     }
@@ -938,7 +938,7 @@ on_all_kinds_with(test_R8_cancelled_work_that_is_overtaken_before_its_turn_does_
     encode_signal(s->q[0], held, at(s->t[0], 5));
     encode_signal(s->q[0], held, at(s->t[2], 1));
     gpusync_ticket ticket = commit(s->q[0], held);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     commit(s->q[1], higher);
     assert_false(is_sent(higher));
     signal_value(s->t[0], 6);
@@ -988,7 +988,7 @@ on_all_kinds_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 
     note notes[2] = {0};
     on_done(ticket_at(s->q[0], held), &notes[0]);
     on_done(ticket_at(s->q[0], behind), &notes[1]);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_noted(&alone, GPUSYNC_ERROR_CANCELLED);
     assert_int_equal(alone.error.ticket, 0);
     assert_result(gpusync_poll(s->q[0], sent, NULL), GPUSYNC_NOT_READY);
@@ -1015,8 +1015,8 @@ on_all_kinds_with(test_R8_cancel_ends_all_held_work_and_nothing_else, .queues = 
     sent = commit(s->q[0], open);
     finish_all(s);
     assert_ok(gpusync_poll(s->q[0], sent, NULL)); /* the queue goes on */
-    assert_ok(gpusync_queue_cancel_held(s->q[0])); /* nothing is held */
-    assert_result(gpusync_queue_cancel_held(NULL), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING)); /* nothing is held */
+    assert_result(gpusync_queue_cancel_held(NULL, GPUSYNC_EVERYTHING), GPUSYNC_ERROR_INVALID_ARGUMENT);
 }
 
 on_both_kinds_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 1)
@@ -1024,7 +1024,7 @@ on_both_kinds_with(test_R8_a_failure_from_before_the_cancel_stays, .timelines = 
     commit_new(s->q[0]);
     gpusync_ticket held = commit(s->q[0], waiting(s->q[0], at(s->t[0], 1)));
     fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     finish_all(s);
     assert_result(gpusync_poll(s->q[0], held, NULL), GPUSYNC_ERROR_COMPILE);
     assert_int_equal(failures_of(s->q[0]), 1);
@@ -1250,7 +1250,7 @@ on_all_kinds_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .re
             assert_int_equal(gpusync_in_flight(s->q[0]) + gpusync_in_flight(s->q[1]), CHAIN);
             if (end == RUNS) signal_value(s->t[1], 1);
             if (end == FAILS) fail_timeline(s->t[1], GPUSYNC_ERROR_COMPILE);
-            if (end == IS_DROPPED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+            if (end == IS_DROPPED) assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
             for (unsigned i = 0; i < 2; i++)
                 assert_result(gpusync_wait(s->q[i], GPUSYNC_EVERYTHING, SECONDS(60), NULL),
                               kind == ON_ONE_QUEUE && i == 1 ? GPUSYNC_OK : results[end]);

@@ -12,10 +12,10 @@
 extern void *dispatch_queue_create(const char *label, void *attributes);
 extern void dispatch_release(void *object);
 
-/* One more queue of the stage: the older kind, unless desc says otherwise. */
-static gpusync_queue *add_queue(stage *s, unsigned i, const gpusync_queue_desc *desc)
+/* One more queue of the stage. */
+static gpusync_queue *add_queue(stage *s, unsigned i, bool metal4, const gpusync_queue_desc *desc)
 {
-    assert_ok(gpusync_queue_create(s->device, desc, &s->q[i]));
+    s->q[i] = queue_of_kind(metal4, s->device, desc);
     s->metal[i] = metal_retain(gpusync_queue_metal(s->q[i]));
     return s->q[i];
 }
@@ -95,7 +95,7 @@ without_stage(test_R29_where_there_is_no_metal_4_no_queue_is_made)
     } rows[] = {{NULL, true}, {"newMTL4CommandQueue", false}, {"supportsFamily:", false}};
     for (unsigned i = 0; i < LENGTH(rows); i++) {
         static const stage_desc none = {.no_queue = true};
-        static const gpusync_queue_desc metal4 = {.metal4 = true, .label = "a label"};
+        static const gpusync_queue_desc labelled = {.label = "a label"};
         gpusync_queue *queue = (gpusync_queue *)state;
         stage s;
         stage_open(&s, &none);
@@ -103,7 +103,7 @@ without_stage(test_R29_where_there_is_no_metal_4_no_queue_is_made)
         long live = softmetal_live(NULL);
         set_quirk(QUIRK(no_metal4_family), rows[i].no_family);
         if (rows[i].hidden) softmetal_hide_selector(rows[i].hidden);
-        assert_result(gpusync_queue_create(s.device, &metal4, &queue), GPUSYNC_ERROR_UNSUPPORTED);
+        assert_result(gpusync_metal4_queue_create(s.device, &labelled, &queue), GPUSYNC_ERROR_UNSUPPORTED);
         assert_null(queue);
         assert_int_equal(kit_now().blocks, blocks);
         assert_int_equal(softmetal_live(NULL), live);
@@ -111,42 +111,42 @@ without_stage(test_R29_where_there_is_no_metal_4_no_queue_is_made)
     }
 }
 
-/* A plug-in gets the queue of its host, whatever this is, and passes it on. */
-on_stage_with(test_R29_a_given_queue_says_of_which_kind_it_is, .no_queue = true)
+/* A plug-in gets the queue of its host, and passes it on. */
+on_stage_with(test_R29_a_given_queue_is_taken_by_the_call_of_its_kind, .no_queue = true)
 {
     void *second = softmetal_new_device();
     void *twin = softmetal_new_twin(s->metal_device);
     struct {
         void *queue;
-        bool metal4;
-        gpusync_result result;
+        gpusync_result result, older; /* gpusync_metal4_queue_create's, and gpusync_queue_create's */
     } rows[] = {
-        {metal4_queue_new(s->metal_device), false, GPUSYNC_OK},
-        {metal4_queue_new(s->metal_device), true, GPUSYNC_OK},
-        {metal4_queue_new(twin), false, GPUSYNC_OK},
-        {metal4_queue_new(second), false, GPUSYNC_ERROR_INVALID_ARGUMENT},
-        {metal4_queue_new(second), true, GPUSYNC_ERROR_INVALID_ARGUMENT},
-        {metal_queue_new(s->metal_device, 8), true, GPUSYNC_ERROR_UNSUPPORTED},
-        {metal_retain(s->metal_device), true, GPUSYNC_ERROR_UNSUPPORTED},
-        {metal_retain(s->metal_device), false, GPUSYNC_ERROR_UNSUPPORTED},
+        {metal4_queue_new(s->metal_device), GPUSYNC_OK, GPUSYNC_ERROR_UNSUPPORTED},
+        {metal4_queue_new(twin), GPUSYNC_OK, GPUSYNC_ERROR_UNSUPPORTED},
+        {metal4_queue_new(second), GPUSYNC_ERROR_INVALID_ARGUMENT, GPUSYNC_ERROR_UNSUPPORTED},
+        {metal_queue_new(s->metal_device, 8), GPUSYNC_ERROR_UNSUPPORTED, GPUSYNC_OK},
+        {metal_queue_new(second, 8), GPUSYNC_ERROR_UNSUPPORTED, GPUSYNC_ERROR_INVALID_ARGUMENT},
+        {metal_retain(s->metal_device), GPUSYNC_ERROR_UNSUPPORTED, GPUSYNC_ERROR_UNSUPPORTED},
     };
-    for (unsigned i = 0; i < LENGTH(rows); i++) {
-        gpusync_queue_desc desc = {.metal_queue = rows[i].queue, .metal4 = rows[i].metal4};
-        unsigned long count = softmetal_retain_count(rows[i].queue);
+    for (unsigned i = 0; i < 2 * LENGTH(rows); i++) {
+        void *given = rows[i / 2].queue;
+        gpusync_queue_desc desc = {.metal_queue = given};
+        unsigned long count = softmetal_retain_count(given);
         gpusync_queue *queue = (gpusync_queue *)s;
         set_quirk(QUIRK(no_metal4_family), true); /* it is there, whatever the device says */
-        assert_result(gpusync_queue_create(s->device, &desc, &queue), rows[i].result);
-        assert_int_equal(queue != NULL, rows[i].result == GPUSYNC_OK);
-        assert_int_equal(softmetal_retain_count(rows[i].queue), count + (queue != NULL));
+        if (i % 2) assert_result(gpusync_queue_create(s->device, &desc, &queue), rows[i / 2].older);
+        else assert_result(gpusync_metal4_queue_create(s->device, &desc, &queue), rows[i / 2].result);
+        assert_int_equal(queue != NULL, (i % 2 ? rows[i / 2].older : rows[i / 2].result) == GPUSYNC_OK);
+        assert_int_equal(softmetal_retain_count(given), count + (queue != NULL));
         if (queue) {
-            assert_ptr_equal(gpusync_queue_metal(queue), rows[i].queue);
+            assert_ptr_equal(gpusync_queue_metal(queue), given);
             gpusync_ticket ticket = commit_new(queue);
-            assert_true(finish_next_of(rows[i].queue));
+            assert_true(finish_next_of(given));
             assert_ok(gpusync_poll(queue, ticket, NULL));
         }
         assert_ok(gpusync_queue_destroy(queue));
-        assert_int_equal(softmetal_retain_count(rows[i].queue), count + (queue != NULL)); /* the kit's run has one */
-        metal_release(rows[i].queue);
+        /* The kit's run of a queue of Metal 4 has one. */
+        assert_int_equal(softmetal_retain_count(given), count + (queue && i % 2 == 0));
+        if (i % 2) metal_release(given);
     }
     metal_release(twin);
     metal_release(second);
@@ -165,17 +165,17 @@ on_stage_with(test_R29_labels_of_made_and_given_queues, .no_queue = true)
         {"theirs", "ours", NULL, "theirs", "ours"},
     };
     for (unsigned i = 0; i < LENGTH(rows); i++) {
-        gpusync_queue_desc desc = {.label = rows[i].label, .metal4 = true};
+        gpusync_queue_desc desc = {.label = rows[i].label};
         char text[64] = "";
         if (rows[i].given) {
-            static const gpusync_queue_desc theirs = {.label = "theirs", .metal4 = true};
-            gpusync_queue *maker = NULL; /* a descriptor alone gives a label: gpusync makes one */
-            assert_ok(gpusync_queue_create(s->device, &theirs, &maker));
+            static const gpusync_queue_desc theirs = {.label = "theirs"};
+            /* A descriptor alone gives a label: gpusync makes one. */
+            gpusync_queue *maker = queue_of_kind(true, s->device, &theirs);
             desc.metal_queue = metal_retain(gpusync_queue_metal(maker));
             assert_ok(gpusync_queue_destroy(maker));
         }
         softmetal_hide_class(rows[i].hidden);
-        gpusync_queue *queue = queue_from(s->device, &desc);
+        gpusync_queue *queue = queue_of_kind(true, s->device, &desc);
         softmetal_hide_class(NULL);
         metal_string_copy(metal_get(gpusync_queue_metal(queue), "label"), text, sizeof text);
         assert_string_equal(text, rows[i].metal);
@@ -194,12 +194,12 @@ on_stage_with(test_R29_without_an_object_of_metals_no_queue_is_made, .no_queue =
 {
     static const gpusync_result results[] = {GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK, GPUSYNC_ERROR_METAL_NIL, GPUSYNC_OK};
     for (unsigned i = 0; i < LENGTH(results); i++) {
-        static const gpusync_queue_desc labelled = {.metal4 = true, .label = "a label"};
+        static const gpusync_queue_desc labelled = {.label = "a label"};
         gpusync_queue *queue = (gpusync_queue *)s;
         gpusync_timeline *timeline = new_timeline(s->device);
         long blocks = kit_now().blocks, live = softmetal_live(NULL);
         softmetal_fail_creation(i + 1, false);
-        assert_result(gpusync_queue_create(s->device, &labelled, &queue), results[i]);
+        assert_result(gpusync_metal4_queue_create(s->device, &labelled, &queue), results[i]);
         softmetal_fail_creation(0, false);
         assert_int_equal(queue != NULL, results[i] == GPUSYNC_OK);
         if (queue) {
@@ -236,7 +236,7 @@ on_stage_with(test_R29_the_queues_own_timeline_keeps_no_device_in_use, .metal4 =
 on_stage_with(test_R29_what_is_not_supported_has_changed_nothing, .metal4 = true, .timelines = 1)
 {
     static const gpusync_command_buffer_desc named = {.label = "name", .unretained_references = true};
-    gpusync_queue *four = s->q[0], *plain = add_queue(s, 1, NULL);
+    gpusync_queue *four = s->q[0], *plain = add_queue(s, 1, false, NULL);
     void *recorded = new_buffer(four), *legacy = new_buffer(plain);
     gpusync_point one = at(s->t[0], 1), two = at(s->t[0], 2);
     gpusync_ticket ticket = 7, tickets[2];
@@ -410,7 +410,7 @@ on_stage_with(test_R29_each_commit_has_options_of_its_own, .metal4 = true)
 on_stage_with(test_R29_room_counts_tickets, .metal4 = true, .timelines = 1, .queue = {.max_command_buffer_count = 3})
 {
     gpusync_queue_desc given = {.metal_queue = metal4_queue_new(s->metal_device), .max_command_buffer_count = 3};
-    add_queue(s, 1, &given);
+    add_queue(s, 1, true, &given);
     for (unsigned i = 0; i < 2; i++) {
         gpusync_queue *q = s->q[i];
         void *refused = new_buffer(q);
@@ -452,7 +452,7 @@ on_stage_with(test_R29_feedback_may_come_on_the_programs_own_queue, .no_queue = 
 {
     void *dispatch = dispatch_queue_create("feedback", NULL);
     gpusync_queue_desc desc = {.metal_queue = metal4_queue_new_on(s->metal_device, dispatch)};
-    gpusync_queue *queue = add_queue(s, 1, &desc);
+    gpusync_queue *queue = add_queue(s, 1, true, &desc);
     note n = {0};
     gpusync_ticket ticket = SUBMIT(queue, BUFFERS(new_buffer(queue)), SIGNALS(at(s->t[0], 1)), .flags = ON_GPU);
     on_done(ticket_at(queue, ticket), &n);
@@ -562,7 +562,7 @@ on_stage_with(test_R33_signals_of_one_queue_go_without_a_wait_in_between, .metal
 /* A streaming system waits for what is there already, and for tickets: the GPU is not asked. */
 on_stage_with(test_R29_the_gpu_waits_for_no_ticket_and_for_nothing_that_has_come, .metal4 = true, .timelines = 1)
 {
-    gpusync_queue *plain = add_queue(s, 1, NULL);
+    gpusync_queue *plain = add_queue(s, 1, false, NULL);
     gpusync_ticket ended = commit_new(plain), running, ticket;
     finish_all(s);
     signal_value(s->t[0], 5);
@@ -879,7 +879,7 @@ on_stage_with(test_R29_a_wait_that_metal_gave_up_fails_the_work, .metal4 = true)
 /* A value of a timeline that begins above 0 on its event: the wait is for the sum of both. */
 on_stage_with(test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value, .metal4 = true, .timelines = 1)
 {
-    gpusync_queue *plain = add_queue(s, 1, NULL);
+    gpusync_queue *plain = add_queue(s, 1, false, NULL);
     void *reader = new_buffer(s->q[0]), *writer = new_buffer(plain);
     uint64_t base = 0;
     signal_value(s->t[0], 5);
@@ -904,7 +904,7 @@ on_stage_with(test_R29_a_wait_that_was_given_up_is_judged_by_the_events_value, .
 /* The work signals what it waits for: its own signal must not pass for the value that did not come. */
 on_stage_with(test_R29_a_signal_of_the_work_does_not_hide_that_its_wait_was_given_up, .metal4 = true, .timelines = 2)
 {
-    gpusync_queue *plain = add_queue(s, 1, NULL);
+    gpusync_queue *plain = add_queue(s, 1, false, NULL);
     void *reader = new_buffer(s->q[0]), *writer = new_buffer(plain);
     gpusync_ticket ticket;
     encode_signal(plain, writer, at(s->t[0], 1));

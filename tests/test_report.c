@@ -143,7 +143,7 @@ static void end_hang(stage *s)
 {
     for (unsigned i = 0; i < STAGE_MOST; i++) {
         if (s->q[i])
-            assert_ok(gpusync_queue_cancel_held(s->q[i]));
+            assert_ok(gpusync_queue_cancel_held(s->q[i], GPUSYNC_EVERYTHING));
         if (s->t[i])
             gpusync_timeline_fail(s->t[i], NULL);
     }
@@ -171,12 +171,17 @@ static void *import_event(stage *s)
 }
 
 /* Takes the place of q[1]. */
-static void replace_queue(stage *s, const gpusync_queue_desc *desc)
+static void replace_by(stage *s, bool metal4, const gpusync_queue_desc *desc)
 {
     assert_ok(gpusync_queue_destroy(s->q[1]));
     metal_release(s->metal[1]);
-    assert_ok(gpusync_queue_create(s->device, desc, &s->q[1]));
+    s->q[1] = queue_of_kind(metal4, s->device, desc);
     s->metal[1] = metal_retain(gpusync_queue_metal(s->q[1]));
+}
+
+static void replace_queue(stage *s, const gpusync_queue_desc *desc)
+{
+    replace_by(s, false, desc);
 }
 
 /* A callback that is stuck: it comes to the gate as it begins, and again to return. */
@@ -621,7 +626,7 @@ HANG(test_S9_work_that_ended_out_of_turn)
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[0], "cancelled")));
     pass(MS(3));
     softmetal_finish(second);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_hang(s, "work that ended out of turn",
                 LINES("    ticket 1 'slow': with Metal (committed) for 8.0 ms",
                       "    ticket 2 'quick': over for 5.0 ms; behind ticket 1",
@@ -701,8 +706,8 @@ HANG(test_S9_a_failure_that_sticks)
 /* Metal 4: of a recording no status is known, but that Metal has it; what it waits for stands there as ever. */
 HANG(test_S9_work_of_Metal_4)
 {
-    const gpusync_queue_desc desc = {.label = "four", .metal4 = true};
-    replace_queue(s, &desc);
+    const gpusync_queue_desc desc = {.label = "four"};
+    replace_by(s, true, &desc);
     SUBMIT(s->q[1], BUFFERS(new_buffer(s->q[1]), new_buffer(s->q[1])), SIGNALS(at(s->t[0], 1)), .label = "runs",
            .flags = GPUSYNC_SUBMIT_ON_GPU);
     SUBMIT(s->q[1], WAITS(at(s->t[1], 1)), BUFFERS(named_buffer(s->q[1], "waits")), .label = "unused",
@@ -852,7 +857,7 @@ HANG(test_S9_a_value_that_stands_behind_a_lower_one)
     assert_ok(gpusync_timeline_create(s->device, &desc, &s->t[1]));
     SUBMIT(s->q[0], BUFFERS(named_buffer(s->q[0], "slow")), SIGNALS(at(s->t[1], 1)));
     SUBMIT(s->q[1], WAITS(at(s->t[0], 1)), BUFFERS(named_buffer(s->q[1], "never ran")), SIGNALS(at(s->t[1], 2)));
-    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
     SUBMIT(s->q[1], WAITS(at(s->t[1], 2)), BUFFERS(named_buffer(s->q[1], "frame")));
     assert_hang(
         s, "a value that stands behind a lower one",
@@ -1523,7 +1528,7 @@ static void ask_back(void *user, softmetal_phase phase, void *object, const char
          selector);
     must(gpusync_device_get_stats(s->device, NULL, &stats) == GPUSYNC_OK, "stats");
     for (unsigned i = 0; i < 2; i++)
-        must(gpusync_queue_cancel_held(s->q[i]) == GPUSYNC_OK, "cancel_held");
+        must(gpusync_queue_cancel_held(s->q[i], GPUSYNC_EVERYTHING) == GPUSYNC_OK, "cancel_held");
 }
 
 HANG(test_S9_no_message_comes_under_a_lock)

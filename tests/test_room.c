@@ -132,7 +132,7 @@ on_stage_with(test_R37_behind_open_buffers_alone_forever_ends_after_a_second, .q
         for (unsigned k = 0; k < ROOM; k++)
             assert_ok(gpusync_command_buffer_discard(s->q[0], open[k]));
         finish_next(s->q[1]);
-        assert_ok(gpusync_queue_cancel_held(s->q[1]));
+        assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
     }
 }
 

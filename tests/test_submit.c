@@ -695,7 +695,7 @@ on_stage(test_R25_on_complete_comes_first_however_the_work_ends)
         gpusync_ticket ticket = begin_to_end(s, (ending)how, go, rises, &notes[0]);
         for (unsigned i = 1; i < 3 && ticket; i++) on_done(ticket_at(s->q[0], ticket), &notes[i]);
         if (how == INHERITS) fail_timeline(go, GPUSYNC_ERROR_COMPILE);
-        if (how == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+        if (how == IS_CANCELLED) assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
         if (how == IS_OVERTAKEN) signal_value(rises, 3);
         finish_all(s);
         assert_result(gpusync_poll(s->q[0], ticket, NULL), results[how]);

@@ -157,7 +157,7 @@ on_stage_with(test_R3_the_host_signals_between_what_is_reached_and_what_is_sent,
         finish_all(s);
         assert_int_equal(value_of(timeline), 20);
         signal_rows(timeline, above, LENGTH(above));
-        assert_ok(gpusync_queue_cancel_held(s->q[1]));
+        assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
         assert_ok(gpusync_timeline_destroy(timeline));
         assert_ok(gpusync_timeline_destroy(gate_of_held));
     }
@@ -538,7 +538,7 @@ typedef enum never_ran {
 /* Has the held work of the queue end so. It waits for `go`, and signals 1 of `other`. */
 static void end_unsent(stage *s, never_ran way, gpusync_queue *queue, gpusync_timeline *go, gpusync_timeline *other)
 {
-    if (way == CANCELLED) assert_ok(gpusync_queue_cancel_held(queue));
+    if (way == CANCELLED) assert_ok(gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING));
     if (way == WAIT_FAILED) assert_ok(gpusync_timeline_fail(go, NULL));
     if (way == OVERTAKEN) signal_value(other, 1);
     if (way == A_FAILURE_STICKS) finish_next(queue);
@@ -602,7 +602,7 @@ on_stage_with(test_R12_the_value_of_work_that_never_ran_comes_in_its_turn, .queu
         encode_signal(s->q[0], five, at(timeline, 5));
         commit(s->q[0], five);
         gpusync_ticket ticket = SUBMIT(s->q[1], WAITS(at(go, 2)), SIGNALS(at(timeline, 7)));
-        assert_ok(gpusync_queue_cancel_held(s->q[1]));
+        assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
         assert_result(gpusync_poll(s->q[1], ticket, NULL), GPUSYNC_ERROR_CANCELLED);
         assert_int_equal(value_of(timeline), 0);
         commit(s->q[2], six);
@@ -636,7 +636,7 @@ on_stage(test_R12_other_code_sees_a_value_of_work_that_never_ran_in_its_turn)
         encode_signal(s->q[0], two, at(frames, 3));
         commit(s->q[0], new_buffer(s->q[0]));
         gpusync_ticket ticket = commit(s->q[0], one);
-        if (cancels) assert_ok(gpusync_queue_cancel_held(s->q[0]));
+        if (cancels) assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
         else assert_ok(gpusync_timeline_fail(input, NULL));
         gpusync_ticket last = commit(s->q[0], two);
         assert_false(is_sent(two));
@@ -892,7 +892,7 @@ on_stage_with(test_R12_R18_a_value_behind_one_that_is_believed_is_raised, .queue
     commit(s->q[2], brings);
     gpusync_ticket ticket = commit(s->q[0], waits);
     commit(s->q[1], signalling(s->q[1], at(s->t[0], 4))); /* held: 3 is sent, and not reached */
-    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
     complete(brings);
     complete(waits);
     finish_and_release(waits); /* its handler comes before that of what it waited for */

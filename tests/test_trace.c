@@ -249,7 +249,7 @@ static void work_that_never_runs(stage *s)
     signal_value(s->t[1], 5);
     signal_value(s->t[0], 1);
     SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[1], 7)));
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     SUBMIT(s->q[0], WAITS(at(s->t[0], 2)), BUFFERS(new_buffer(s->q[0])));
     assert_ok(gpusync_timeline_destroy(s->t[0]));
     s->t[0] = NULL;
@@ -519,7 +519,7 @@ ON_TRACE(test_S10_times_of_the_GPU)
     assert_ok(gpusync_poll(s->q[0], 1, &times));
     const gpusync_trace_event *e = event_of(GPUSYNC_TRACE_ENDED, 0);
     assert_true(times.gpu_end_s > 0 && e->gpu_start_s == times.gpu_start_s && e->gpu_end_s == times.gpu_end_s);
-    assert_ok(gpusync_queue_cancel_held(s->q[0])); /* it never ran */
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING)); /* it never ran */
     e = event_of(GPUSYNC_TRACE_ENDED, 1);
     assert_true(e->ticket == 2 && e->gpu_start_s == 0 && e->gpu_end_s == 0);
     assert_ok(gpusync_device_set_trace(s->device, NULL));
@@ -548,7 +548,7 @@ ON_TRACE(test_R40_times_are_of_the_clock)
     pass(4000);
     finish_all(s);
     pass(8000);
-    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
     assert_result(gpusync_timeline_wait(s->t[0], 3, 16000, NULL), GPUSYNC_TIMEOUT);
     for (size_t i = 0; i < LENGTH(expected); i++)
         assert_int_equal(event_of(expected[i].kind, expected[i].n)->time_ns - begin, expected[i].at);

@@ -460,7 +460,7 @@ static bool numbering;
 static void cancel_everywhere(void *unused)
 {
     for (int i = 0; i < 2; i++)
-        turns_expect(gpusync_queue_cancel_held(stage.q[i]), GPUSYNC_OK);
+        turns_expect(gpusync_queue_cancel_held(stage.q[i], GPUSYNC_EVERYTHING), GPUSYNC_OK);
 }
 
 static void signal_by_host(void *unused)
@@ -1233,7 +1233,7 @@ static void tear_down_reuse(void *unused)
 {
     turns_expect(outcomes[1].calls, 4);
     turns_expect(gpusync_timeline_wait(stage.t[1], 4, 0, NULL), GPUSYNC_OK);
-    turns_expect(gpusync_queue_cancel_held(stage.q[0]), GPUSYNC_OK);
+    turns_expect(gpusync_queue_cancel_held(stage.q[0], GPUSYNC_EVERYTHING), GPUSYNC_OK);
     turns_check(gpusync_is_done(stage.q[0], GPUSYNC_EVERYTHING));
     close_stage();
 }

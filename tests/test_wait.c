@@ -176,7 +176,7 @@ on_both_worlds(test_R30_a_callback_and_the_record_tell_every_result_of_unordered
             signal_value(gate_of, 1);
             softmetal_finish(buffer);
             break;
-        case IS_CANCELLED: assert_ok(gpusync_queue_cancel_held(s->q[0])); break;
+        case IS_CANCELLED: assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING)); break;
         case IS_OVERTAKEN:
             signal_value(out, 1);
             signal_value(gate_of, 1);
@@ -379,7 +379,7 @@ on_world_with(test_S5_calls_without_a_limit_call_no_hook_that_waits, .queues = 2
     assert_ok(gpusync_commit_marker(s->q[0], NULL, NULL));
     SUBMIT(s->q[0], WAITS(at(s->t[0], 1)), .flags = GPUSYNC_SUBMIT_UNORDERED);
     assert_ok(gpusync_device_run_callbacks(s->device, 1, &count));
-    assert_ok(gpusync_queue_cancel_held(s->q[1]));
+    assert_ok(gpusync_queue_cancel_held(s->q[1], GPUSYNC_EVERYTHING));
     assert_ok(gpusync_command_buffer_discard(s->q[0], open));
     assert_result(gpusync_timeline_signal(s->t[0], 2), GPUSYNC_ERROR_CANCELLED);
     assert_ok(gpusync_queue_destroy_later(s->q[1], remember_destroyed, &ends));
@@ -867,7 +867,7 @@ on_world_with(test_R28_work_that_never_ran_has_no_handlers, .timelines = 1)
     encode_wait(s->q[0], buffer, at(s->t[0], 1));
     commit(s->q[0], buffer);
     assert_result(handled(s->q[0], 1), GPUSYNC_TIMEOUT);
-    assert_ok(gpusync_queue_cancel_held(s->q[0]));
+    assert_ok(gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING));
     assert_result(handled(s->q[0], 1), GPUSYNC_ERROR_CANCELLED);
     assert_true(SUBMIT(s->q[0], .label = "empty") == 2);
     settle(s);

@@ -274,7 +274,7 @@ int main(void)
     static const gpusync_spin none;
     gpusync_hooks hooks = {.park = park, .unpark = unpark};
     gpusync_device_desc desc = {.hooks = &hooks, .spin = &none};
-    gpusync_queue_desc desc4 = {.max_command_buffer_count = 1000, .metal4 = true};
+    gpusync_queue_desc desc4 = {.max_command_buffer_count = 1000};
     gpusync_device *device;
     softmetal_reset();
     softmetal_set_clock(SOFTMETAL_MANUAL);
@@ -286,7 +286,12 @@ int main(void)
     ok(gpusync_timeline_create(device, NULL, &before));
     ok(gpusync_timeline_create(device, NULL, &after));
     metal = gpusync_queue_metal(queues[0]);
+#if GPUSYNC_VERSION < 600
+    desc4.metal4 = true;
     ok(gpusync_queue_create(device, &desc4, &queue4));
+#else
+    ok(gpusync_metal4_queue_create(device, &desc4, &queue4));
+#endif
     for (unsigned round = 0; round < 4; round++) {
         by_hand = round % 2;
         run_commits(false);

@@ -190,7 +190,7 @@ static void row_cancel(int how)
 {
     hold_each();
     COUNT;
-    ok(gpusync_queue_cancel_held(queue));
+    ok(gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING));
     counted();
     must_have_ended(NULL, GPUSYNC_ERROR_CANCELLED);
 }

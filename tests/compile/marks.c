@@ -19,6 +19,8 @@ int use(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline
     /* All that may be NULL, and results that need not be looked at. */
     if (gpusync_device_create(NULL, &device) || gpusync_queue_create(device, NULL, &queue))
         return 1;
+    if (gpusync_metal4_queue_create(device, NULL, &queue))
+        return 1;
     if (gpusync_command_buffer_create(queue, NULL, 0, &buffer) || gpusync_commit(queue, buffer, NULL))
         return 1;
     if (gpusync_poll(queue, 1, NULL) || gpusync_wait(queue, 1, 0, NULL) || gpusync_device_wait(device, 0, NULL))
@@ -31,7 +33,7 @@ int use(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline
         return 1;
     gpusync_device_run_callbacks(device, 1, NULL);
     gpusync_command_buffer_discard(queue, buffer);
-    gpusync_queue_cancel_held(queue);
+    gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING);
     if (gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING))
         return 1;
     gpusync_timeline_fail(timeline, NULL);
@@ -69,6 +71,12 @@ int use(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline
     result = gpusync_release_after(queue, 1, NULL);
 #elif CASE == 12
     result = gpusync_encode_wait(queue, NULL, point);
+#elif CASE == 13
+    result = gpusync_metal4_queue_create(device, NULL, NULL);
+#elif CASE == 14
+    result = gpusync_cancel_on_done(point, NULL, NULL);
+#elif CASE == 15
+    result = gpusync_device_on_lost(device, NULL, NULL);
 /* a result that has to be looked at */
 #elif CASE == 20
     gpusync_commit(queue, buffer, NULL);
@@ -78,6 +86,8 @@ int use(gpusync_device *device, gpusync_queue *queue, gpusync_timeline *timeline
     gpusync_submit(queue, &submission, NULL);
 #elif CASE == 23
     gpusync_timeline_signal(timeline, 1);
+#elif CASE == 24
+    gpusync_metal4_queue_create(device, NULL, &queue);
 #else
 #error "no such case"
 #endif

@@ -27,6 +27,12 @@ static void done(void *user, gpusync_result result, const gpusync_error *error)
     ++*(int *)user;
 }
 
+static void lost(void *user, const gpusync_error *error)
+{
+    (void)error;
+    ++*(int *)user;
+}
+
 static void traced(void *user, const gpusync_trace_event *event)
 {
     (void)event;
@@ -81,10 +87,13 @@ int main(void)
     UNSUPPORTED(gpusync_queue_create(device, NULL, &queue));
     EXPECT(queue == NULL);
     queue = (gpusync_queue *)(void *)&thing;
+    UNSUPPORTED(gpusync_metal4_queue_create(device, NULL, &queue));
+    EXPECT(queue == NULL);
+    queue = (gpusync_queue *)(void *)&thing;
     UNSUPPORTED(gpusync_queue_destroy(queue));
     UNSUPPORTED(gpusync_queue_abandon(queue));
     UNSUPPORTED(gpusync_queue_destroy_later(queue, gone, &calls));
-    UNSUPPORTED(gpusync_queue_cancel_held(queue));
+    UNSUPPORTED(gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING));
     UNSUPPORTED(gpusync_queue_failure(queue, &error));
     UNSUPPORTED(gpusync_queue_clear_failure(queue, GPUSYNC_EVERYTHING));
     UNSUPPORTED(gpusync_queue_next_error(queue, &cursor, &error));
@@ -109,6 +118,8 @@ int main(void)
     UNSUPPORTED(gpusync_wait_many(&point, 1, GPUSYNC_WAIT_ALL, GPUSYNC_FOREVER, NULL, &which));
     EXPECT(which <= 1); /* set whatever the call returns */
     UNSUPPORTED(gpusync_on_done(point, done, &calls));
+    UNSUPPORTED(gpusync_cancel_on_done(point, done, &calls));
+    UNSUPPORTED(gpusync_device_on_lost(device, lost, &calls));
     UNSUPPORTED(gpusync_release_after(queue, 1, &thing));
     EXPECT(!gpusync_is_done(queue, 1));
     EXPECT(!gpusync_is_done(queue, GPUSYNC_EVERYTHING));

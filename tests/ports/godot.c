@@ -77,7 +77,7 @@ void godot_semaphore_free(godot_semaphore *semaphore)
 /* GODOT_ERR_TIMEOUT: the GPU still works after the limit, and what its work uses must stay for ever. */
 godot_error godot_command_queue_free(gpusync_queue *queue, uint64_t limit_ns)
 {
-    gpusync_queue_cancel_held(queue);
+    gpusync_queue_cancel_held(queue, GPUSYNC_EVERYTHING);
     if (gpusync_wait(queue, GPUSYNC_EVERYTHING, limit_ns, NULL) != GPUSYNC_TIMEOUT)
         return godot_error_of(gpusync_queue_destroy(queue));
     gpusync_queue_abandon(queue);

@@ -155,7 +155,7 @@ gpusync_result gpu_commit(gpu_loop *g, void *buffer, gpusync_done_fn fn, void *u
 void gpu_loop_close(gpu_loop *g, uint64_t limit_ms, void (*closed)(gpu_loop *g, bool finished))
 {
     g->closed = closed;
-    gpusync_queue_cancel_held(g->queue);
+    gpusync_queue_cancel_held(g->queue, GPUSYNC_EVERYTHING);
     uv_timer_start(&g->limit, gpu_on_limit, limit_ms, 0);
     uv_async_send(&g->async);
 }
