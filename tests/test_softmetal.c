@@ -381,6 +381,22 @@ static bool completes_in_any_order(stage *s, bool early)
     }
     return seen == each;
 }
+static void *on(void *object, const char *adds, notes *n, int number, void (*does)(block *, void *))
+{
+    block b = stack_block(n, number, does);
+    metal_set(object, adds, &b);
+    return object;
+}
+static void *on_scheduled(void *buffer, notes *n, int number)
+{
+    return on(buffer, "addScheduledHandler:", n, number, note_status);
+}
+static void drop_unscheduled(stage *s)
+{
+    void *pool = metal_pool_push();
+    on_scheduled(buffer_in(s->queue), &s->n, 1);
+    metal_pool_pop(pool);
+}
 static void take_and_leave(void *queue) { (void)buffer_in(queue); } /* in a pool that is drained then */
 static void take_in_block(block *self, void *object) { (void)object, take_and_leave(self->notes->queue); }
 static unsigned class_in_function(unsigned qos_class)
@@ -549,6 +565,17 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
       dispatch_release(l), heard(s) == 1 && softmetal_live("command_buffer") == 4)                                     \
     X("... and functions", REAL, dispatch_async_f(l = serial(), q, take_and_leave); dispatch_release(l),               \
       softmetal_dispatched(SECONDS(20)) && softmetal_live("command_buffer") == 4)                                      \
+    X("... scheduled ones, too", REAL, run(s, on(b, "addScheduledHandler:", n, 1, take_in_block)),                     \
+      n->count == 1 && softmetal_live("command_buffer") == 4)                                                          \
+    X("scheduled handlers have their step", MANUAL, softmetal_schedule(committed(on_completed(                         \
+      on_scheduled(on_scheduled(b, n, 1), n, 2), n, 3))), n->count == 2 && n->order[1] == 2 && n->disposed == 2 &&     \
+      n->given == b && n->status == SCHEDULED && !pthread_equal(n->thread, pthread_self()))                            \
+    X("... or are part of another", MANUAL, completed(on_scheduled(b, n, 1)), n->count == 1 && n->status == SCHEDULED) \
+    X("... and come first by themselves", REAL, run(s, on_completed_do(on_scheduled(b, n, 1), n, 2, NULL)),            \
+      n->count == 2 && n->order[0] == 1 && n->status == SCHEDULED)                                                     \
+    X("... also behind others", REAL, hanging(b); committed(on_scheduled(f, n, 1)), comes_to(&n->count, 1) &&          \
+      metal_status(f) == SCHEDULED && (softmetal_unhang(b), true))                                                     \
+    X("... but not of a dropped buffer", REAL, drop_unscheduled(s), n->count == 0 && n->disposed == 1)                 \
     X("durations are kept", REAL, softmetal_set_duration(b, MS(5)); run(s, b), duration(b) >= 0.005)                   \
     X("times are the machine's", REAL, seconds = (double)now_ns() / 1e9; run(s, b), metal_gpu_start(b) >= seconds)     \
     X("... or the test's", REAL, softmetal_set_gpu_clock(test_clock); run(s, b), metal_gpu_end(b) == 7)                \
@@ -723,15 +750,16 @@ on_manual(hooks_and_counters_see_the_programs_messages)
     saw[0] = 0;
     softmetal_set_message_hook(hook, s);
     (void)metal_status(buffer);
-    metal_commit(buffer);
+    metal_commit(on_scheduled(buffer, &s->n, 2));
     (void)metal_event_value(event);
     metal_event_signal(event, 1);
     (void)metal_number(event, "hash");
     softmetal_set_message_hook(NULL, NULL);
-    assert_string_equal(saw, "<status >status <commit >commit <signaledValue >signaledValue <setSignaledValue: "
+    assert_string_equal(saw, "<status >status <addScheduledHandler: "
+                             ">addScheduledHandler: <commit >commit <signaledValue >signaledValue <setSignaledValue: "
                              ">setSignaledValue: <hash ");
-    assert_true(softmetal_message_count("commit") == 1 && softmetal_message_count("status") == 1 + 9); /* of the hook */
-    assert_int_equal(softmetal_messages() - all, 5 + 9);
+    assert_true(softmetal_message_count("commit") == 1 && softmetal_message_count("status") == 1 + 11); /* of the hook */
+    assert_int_equal(softmetal_messages() - all, 6 + 11);
     saw[0] = 0;
     softmetal_before = note_before;
     void *pool = metal_pool_push();
@@ -1108,6 +1136,7 @@ static void *lock_it(void *lock)
 /* d device, q queue, b and c buffers, c of unretained references, m memory, e event, n notes; other: a device */
 #define RULES(X)                                                                                                       \
     X("handler-after-commit", on_completed(committed(b), n, 1))                                                        \
+    X("handler-after-commit", on_scheduled(committed(b), n, 1))                                                        \
     X("double-commit", committed(committed(b)))                                                                        \
     X("commit-with-active-encoder", blit_in(b); metal_commit(b))                                                       \
     X("encode-after-commit", compute_in(committed(b)))                                                                 \
@@ -1149,7 +1178,7 @@ static void *lock_it(void *lock)
     X("framebuffer-only", metal_copy_to_drawable(blit_in(b), memory_new(d, 64), 2, 2, drawable_of(s, true)))           \
     X("hidden-selector", softmetal_hide_selector("commandBuffer"); buffer_in(q))                                       \
     X("unknown-message", metal_get(q, "stop"))                                                                     \
-    X(UNKNOWN("MTLCommandBuffer has no addScheduledHandler:"), metal_set(b, "addScheduledHandler:", NULL))             \
+    X(UNKNOWN("MTLCommandBuffer has no waitUntilScheduled"), metal_do(b, "waitUntilScheduled"))                        \
     X(UNKNOWN("MTLDevice has no newHeap"), metal_get(d, "newHeap"))                                                    \
     X(UNKNOWN("MTLComputeCommandEncoder has no end"), metal_get(compute_in(b), "end"))                                 \
     X(UNKNOWN("MTLBlitCommandEncoder has no end"), metal_get(blit_in(b), "end"))                                       \

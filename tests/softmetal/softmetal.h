@@ -42,13 +42,16 @@ extern "C" {
      5. gives the queue's place back and lets waitUntilCompleted return.
 
    So a slow handler delays all of this for the later buffers of its queue. It delays no other queue. Events go past
-   it: they rise while the GPU works.
+   it: they rise while the GPU works. Scheduled handlers run on the same thread, when the status is Scheduled. Those of
+   one buffer run in the order in which they were added, each block is released when it has run, and the completed
+   handlers come behind them. That they share the thread is assumed.
 
    A thread that reads a terminal status sees what the GPU wrote. No other order is promised: not with handlers of
    earlier buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
 
    A buffer that was never committed runs its completed handlers when it is deallocated: on the thread that
-   releases it, with status NotEnqueued. The handler cannot retain the buffer any more.
+   releases it, with status NotEnqueued. The handler cannot retain the buffer any more. Its scheduled handlers do not run
+   (assumed).
 
    Around each handler, each block of a listener and each dispatched function there is an autorelease pool, which is
    drained as soon as it returns. The system drains its pools no earlier, and does not say when. */
@@ -170,10 +173,10 @@ void softmetal_set_chaos(const softmetal_chaos *chaos);
    any order, each to its end, and so may the handlers of all: the manual clock has as many completion threads as it
    takes. */
 
-void softmetal_schedule(void *command_buffer); /* Committed -> Scheduled */
+void softmetal_schedule(void *command_buffer); /* Committed -> Scheduled; returns after the scheduled handlers */
 void softmetal_execute(void *command_buffer);  /* does the work; status does not change yet */
 void softmetal_complete(void *command_buffer); /* Scheduled -> Completed, or Error where a fault was set; schedules and
-                                                  executes first where needed. No handler runs. */
+                                                  executes first where needed. No completed handler runs. */
 /* The watchdog: as softmetal_complete, for a buffer that waits for a value which its event has not reached. It does
    what is encoded before this wait, and ends in Error with Timeout (code 2). For a run see >>metal4. */
 void softmetal_time_out(void *command_buffer);
@@ -353,7 +356,7 @@ unsigned softmetal_dispatch_qos(void *queue);
    own are not seen, nor those of other libraries.
 
    softmetal has not all of Metal. A message for which it has no method, whoever sends it, aborts with the rule
-   unknown-message, which names the receiver as programs know it: "MTLCommandBuffer has no addScheduledHandler:". */
+   unknown-message, which names the receiver as programs know it: "MTLCommandBuffer has no waitUntilScheduled". */
 
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */
@@ -361,8 +364,9 @@ uint64_t softmetal_message_count(const char *selector);     /* since reset, ever
 typedef enum softmetal_phase {
     SOFTMETAL_BEFORE, /* the message was sent, its method has not begun                             */
     SOFTMETAL_AFTER   /* the result is fixed, not yet returned. Only: status, commit, commandBuffer,
-                         addCompletedHandler:, signaledValue, setSignaledValue:, commit:count:,
-                         commit:count:options:, signalEvent:value:, waitForEvent:value:             */
+                         addCompletedHandler:, addScheduledHandler:, signaledValue,
+                         setSignaledValue:, commit:count:, commit:count:options:, signalEvent:value:,
+                         waitForEvent:value:                                                        */
 } softmetal_phase;
 /* Called on the sending thread; may step buffers, send messages (not seen by the hook again on that
    thread) and call the program under test. NULL removes it. */

@@ -164,7 +164,9 @@ sm_block sm_block_take(void *block); /* checks and copies it */
 sm_block sm_block_take_again(void *block); /* one more of a block that was taken */
 void sm_block_check(const sm_block *held);
 void sm_block_drop(sm_block *held); /* checks and releases it */
+void sm_block_call(const sm_block *held, id given); /* checks and calls it, in a pool */
 void sm_blocks_add(sm_blocks *blocks, sm_block held);
+void sm_blocks_end(sm_blocks *blocks, id given); /* calls each, unless `given` is nil, and drops it; none is left */
 
 /* --------------------------------------------------------------------------- >>engine -- */
 
@@ -173,7 +175,9 @@ void sm_blocks_add(sm_blocks *blocks, sm_block held);
 typedef struct sm_engine sm_engine;
 typedef struct sm_job sm_job;
 
-typedef enum sm_job_kind { SM_JOB_SCHEDULE, SM_JOB_COMPLETED, SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN } sm_job_kind;
+typedef enum sm_job_kind {
+    SM_JOB_SCHEDULE, SM_JOB_SCHEDULED, SM_JOB_COMPLETED, SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN
+} sm_job_kind;
 
 /* Something for a completion thread to do. */
 struct sm_job {
@@ -303,7 +307,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     /* Guarded by the engine's lock. */
     unsigned long final_status;
     id error;
-    sm_blocks completed_blocks;
+    sm_blocks scheduled_blocks, completed_blocks;
     SoftMetalCommandBuffer *older, *newer; /* by age */
     SoftMetalCommandBuffer *line_next, *line_previous;
     pthread_cond_t changed;
@@ -353,7 +357,8 @@ void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
 unsigned sm_commands_before_fault(SoftMetalCommandBuffer *buffer);
 
 /* Transitions. All take the engine's lock themselves unless they say otherwise. */
-void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once */
+void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once; posts SM_JOB_SCHEDULED where there are handlers */
+void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer);
 void sm_mark_started(SoftMetalCommandBuffer *buffer);   /* the GPU begins with it */
 id sm_execute(SoftMetalCommandBuffer *buffer);          /* does the work; the error (+1) or nil */
 void sm_finish(SoftMetalCommandBuffer *buffer);         /* the GPU's end; real clock: posts SM_JOB_COMPLETED */
