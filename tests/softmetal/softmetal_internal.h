@@ -5,7 +5,7 @@
    What guards what
      sm_engine.lock         the state of a queue and of its command buffers: order, counters, handlers
      SoftMetalEvent.lock    an event's value and its listeners
-     SoftMetalLayer.lock    how many drawables are in use, and what was shown; a drawable's handlers
+     SoftMetalLayer.lock    how many drawables are in use; a drawable's handlers
      sm_postbox.lock        the blocks a shared event listener has yet to run
      registry lock          the list of engines (softmetal_panel.m)
      pool.lock              dispatch queues and their workers (softmetal_dispatch.m)
@@ -81,7 +81,8 @@ bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t dea
 void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due);
 void sm_sleep_precisely(uint64_t duration);
 
-void sm_thread_start(void *(*body)(void *), void *argument); /* detached */
+void sm_thread_start(void *(*body)(void *), void *argument);
+void sm_thread_run(void *(*body)(void *), void *argument); /* returns after it */
 
 /* --------------------------------------------------------------------------- >>random -- */
 
@@ -435,9 +436,16 @@ bool sm_notifications_settled(void);
 @public
     SoftMetalLayer *layer;     /* +1 */
     SoftMetalTexture *texture; /* +1 */
+    softmetal_clock clock;
+    sm_blocks handlers;    /* guarded by the layer's lock */
+    double presented_time; /* atomic */
+    bool over; /* atomic: shown, or dropped */
+    bool lost; /* then: its handlers are not called */
 }
+- (void)present;
 @end
 
+bool sm_drawables_settled(void); /* none is being shown */
 void sm_present(SoftMetalCommandBuffer *buffer, id drawable, const char *what);
 void sm_encode_copy_to_texture(SoftMetalEncoder *encoder, id source, unsigned long from, unsigned long pitch,
                                sm_size size, id target, sm_origin to, const char *what);
