@@ -381,6 +381,44 @@ static bool completes_in_any_order(stage *s, bool early)
     }
     return seen == each;
 }
+static void *on(void *object, const char *adds, notes *n, int number, void (*does)(block *, void *))
+{
+    block b = stack_block(n, number, does);
+    metal_set(object, adds, &b);
+    return object;
+}
+static void *on_scheduled(void *buffer, notes *n, int number)
+{
+    return on(buffer, "addScheduledHandler:", n, number, note_status);
+}
+static void drop_unscheduled(stage *s)
+{
+    void *pool = metal_pool_push();
+    on_scheduled(buffer_in(s->queue), &s->n, 1);
+    metal_pool_pop(pool);
+}
+static double shown_at(void *drawable) { return METAL__AS0(double)(drawable, metal__sel("presentedTime")); }
+static void note_shown(block *self, void *drawable) { self->notes->found[self->number] = 1 + (shown_at(drawable) > 0); }
+/* With the handlers 1 and 2. */
+static void *shown_later(stage *s)
+{
+    void *drawable = mine(softmetal_new_drawable(s->device));
+    on(drawable, "addPresentedHandler:", &s->n, 1, note_shown);
+    return on(drawable, "addPresentedHandler:", &s->n, 2, note_shown);
+}
+static void *presented(void *drawable)
+{
+    softmetal_present(drawable);
+    return drawable;
+}
+/* The two handlers have run, each saw what it had to see, and they are gone. */
+static bool ran_with(stage *s, void *drawable, unsigned seen)
+{
+    assert_true(softmetal_settle(SECONDS(20)));
+    ORDER(&s->n, 1, 2);
+    return s->n.given == drawable && s->n.found[1] == seen && s->n.found[2] == seen && s->n.disposed == 2 &&
+           !pthread_equal(s->n.thread, pthread_self());
+}
 static void take_and_leave(void *queue) { (void)buffer_in(queue); } /* in a pool that is drained then */
 static void take_in_block(block *self, void *object) { (void)object, take_and_leave(self->notes->queue); }
 static unsigned class_in_function(unsigned qos_class)
@@ -549,6 +587,29 @@ static bool states_are(stage *s, void *buffer, long first, long second, long thi
       dispatch_release(l), heard(s) == 1 && softmetal_live("command_buffer") == 4)                                     \
     X("... and functions", REAL, dispatch_async_f(l = serial(), q, take_and_leave); dispatch_release(l),               \
       softmetal_dispatched(SECONDS(20)) && softmetal_live("command_buffer") == 4)                                      \
+    X("... scheduled ones, too", REAL, run(s, on(b, "addScheduledHandler:", n, 1, take_in_block)),                     \
+      n->count == 1 && softmetal_live("command_buffer") == 4)                                                          \
+    X("... and those of drawables", REAL, presented(on(shown_later(s), "addPresentedHandler:", n, 3, take_in_block)),  \
+      n->count == 3 && softmetal_live("command_buffer") == 4)                                                          \
+    X("scheduled handlers have their step", MANUAL, softmetal_schedule(committed(on_completed(                         \
+      on_scheduled(on_scheduled(b, n, 1), n, 2), n, 3))), n->count == 2 && n->order[1] == 2 && n->disposed == 2 &&     \
+      n->given == b && n->status == SCHEDULED && !pthread_equal(n->thread, pthread_self()))                            \
+    X("... or are part of another", MANUAL, completed(on_scheduled(b, n, 1)), n->count == 1 && n->status == SCHEDULED) \
+    X("... and come first by themselves", REAL, run(s, on_completed_do(on_scheduled(b, n, 1), n, 2, NULL)),            \
+      n->count == 2 && n->order[0] == 1 && n->status == SCHEDULED)                                                     \
+    X("... also behind others", REAL, hanging(b); committed(on_scheduled(f, n, 1)), comes_to(&n->count, 1) &&          \
+      metal_status(f) == SCHEDULED && (softmetal_unhang(b), true))                                                     \
+    X("... but not of a dropped buffer", REAL, drop_unscheduled(s), n->count == 0 && n->disposed == 1)                 \
+    X("a drawable is shown by the test", MANUAL, metal_do(l = shown_later(s), "present"), softmetal_settle(0) &&       \
+      n->count == 0 && shown_at(l) == 0 && ran_with(s, presented(l), 2))                                               \
+    X("... or dropped, with calls", MANUAL, softmetal_drop_drawable(l = shown_later(s), true), ran_with(s, l, 1))      \
+    X("... or without", MANUAL, softmetal_drop_drawable(shown_later(s), false), n->count == 0 && n->disposed == 2)     \
+    X("... or by itself, once", REAL, metal_do(l = shown_later(s), "present"), ran_with(s, l, 2) &&                    \
+      (metal_do(on(l, "addPresentedHandler:", n, 3, NULL), "present"), ran_with(s, l, 2)))                             \
+    X("... behind the work", REAL, metal_present(b, l = shown_later(s)); hanging(b); sleep_ms(5),                      \
+      GET(&n->count) == 0 && (softmetal_unhang(b), ran_with(s, l, 2)))                                                 \
+    X("... or never", MANUAL, metal_release(on(softmetal_new_drawable(d), "addPresentedHandler:", n, 1, NULL)),        \
+      n->count == 0 && n->disposed == 1)                                                                               \
     X("durations are kept", REAL, softmetal_set_duration(b, MS(5)); run(s, b), duration(b) >= 0.005)                   \
     X("times are the machine's", REAL, seconds = (double)now_ns() / 1e9; run(s, b), metal_gpu_start(b) >= seconds)     \
     X("... or the test's", REAL, softmetal_set_gpu_clock(test_clock); run(s, b), metal_gpu_end(b) == 7)                \
@@ -723,15 +784,17 @@ on_manual(hooks_and_counters_see_the_programs_messages)
     saw[0] = 0;
     softmetal_set_message_hook(hook, s);
     (void)metal_status(buffer);
-    metal_commit(buffer);
+    on(mine(softmetal_new_drawable(s->device)), "addPresentedHandler:", &s->n, 1, NULL);
+    metal_commit(on_scheduled(buffer, &s->n, 2));
     (void)metal_event_value(event);
     metal_event_signal(event, 1);
     (void)metal_number(event, "hash");
     softmetal_set_message_hook(NULL, NULL);
-    assert_string_equal(saw, "<status >status <commit >commit <signaledValue >signaledValue <setSignaledValue: "
+    assert_string_equal(saw, "<status >status <addPresentedHandler: >addPresentedHandler: <addScheduledHandler: "
+                             ">addScheduledHandler: <commit >commit <signaledValue >signaledValue <setSignaledValue: "
                              ">setSignaledValue: <hash ");
-    assert_true(softmetal_message_count("commit") == 1 && softmetal_message_count("status") == 1 + 9); /* of the hook */
-    assert_int_equal(softmetal_messages() - all, 5 + 9);
+    assert_true(softmetal_message_count("commit") == 1 && softmetal_message_count("status") == 1 + 13); /* of the hook */
+    assert_int_equal(softmetal_messages() - all, 7 + 13);
     saw[0] = 0;
     softmetal_before = note_before;
     void *pool = metal_pool_push();
@@ -1005,6 +1068,7 @@ static bool ends_the_process(unsigned what, bool with)
     X(late_times, MANUAL, metal_commit(on_completed(b, &s->n, 1)); softmetal_complete(b), metal_gpu_end(b) == 0)       \
     X(status_after_handlers, MANUAL, handled(s, NULL), s->n.status == SCHEDULED)                                       \
     X(lost_handlers, MANUAL, handled(s, NULL), s->n.count == 0)                                                        \
+    X(lost_drawables, MANUAL, presented(c = shown_later(s)), shown_at(c) == 0 && s->n.disposed == 2 && s->n.count == 0) \
     X(deaf_listeners, REAL, listen(s, e, 1); metal_event_signal(e, 1), heard(s) == 0)                                  \
     X(deaf_to_everything, REAL, listen(s, e, 1); metal_encode_signal(b, e, 1); run(s, b),                              \
       heard(s) == 0 && (softmetal_tell_listeners(e), heard(s) == 1))                                                   \
@@ -1108,6 +1172,7 @@ static void *lock_it(void *lock)
 /* d device, q queue, b and c buffers, c of unretained references, m memory, e event, n notes; other: a device */
 #define RULES(X)                                                                                                       \
     X("handler-after-commit", on_completed(committed(b), n, 1))                                                        \
+    X("handler-after-commit", on_scheduled(committed(b), n, 1))                                                        \
     X("double-commit", committed(committed(b)))                                                                        \
     X("commit-with-active-encoder", blit_in(b); metal_commit(b))                                                       \
     X("encode-after-commit", compute_in(committed(b)))                                                                 \
@@ -1132,6 +1197,7 @@ static void *lock_it(void *lock)
     X("no-pipeline", metal_dispatch(compute_in(b), (metal_size){1, 1, 1}, (metal_size){1, 1, 1}))                      \
     X("nil-argument", metal_fill(blit_in(b), NULL, 0, 1, 1))                                                           \
     X("nil-argument", metal_add_completed_handler(b, NULL))                                                            \
+    X("nil-argument", metal_set(mine(softmetal_new_drawable(d)), "addPresentedHandler:", NULL))                        \
     X("nil-argument", on_event(e, NULL, 1, n, 1))                                                                      \
     X("nil-argument", dispatch_on(NULL, NULL))                                                                         \
     X("nil-argument", render_pipeline_from(d, render_descriptor(NULL, NULL), NULL))                                    \
@@ -1149,7 +1215,7 @@ static void *lock_it(void *lock)
     X("framebuffer-only", metal_copy_to_drawable(blit_in(b), memory_new(d, 64), 2, 2, drawable_of(s, true)))           \
     X("hidden-selector", softmetal_hide_selector("commandBuffer"); buffer_in(q))                                       \
     X("unknown-message", metal_get(q, "stop"))                                                                     \
-    X(UNKNOWN("MTLCommandBuffer has no addScheduledHandler:"), metal_set(b, "addScheduledHandler:", NULL))             \
+    X(UNKNOWN("MTLCommandBuffer has no waitUntilScheduled"), metal_do(b, "waitUntilScheduled"))                        \
     X(UNKNOWN("MTLDevice has no newHeap"), metal_get(d, "newHeap"))                                                    \
     X(UNKNOWN("MTLComputeCommandEncoder has no end"), metal_get(compute_in(b), "end"))                                 \
     X(UNKNOWN("MTLBlitCommandEncoder has no end"), metal_get(blit_in(b), "end"))                                       \
@@ -1187,6 +1253,7 @@ static void *lock_it(void *lock)
     X("step-not-due", completed(waiting(b, e)))                                                                        \
     X("step-not-due", committed(fill(b, m, 1)); completed(fill(c, m, 1)))                                              \
     X("step-not-due", metal_enqueue(b); completed(c))                                                                  \
+    X("step-not-due", softmetal_drop_drawable(presented(shown_later(s)), true))                                        \
     X("step-not-due", softmetal_time_out(committed(b)))                                                                \
     X("step-not-due", softmetal_fail(waiting(b, e), NULL, 1, NULL); softmetal_time_out(committed(b)))                  \
     X("step-on-real-clock", softmetal_set_clock(SOFTMETAL_REAL); completed(buffer_in(metal_queue_new(d, 1))))          \

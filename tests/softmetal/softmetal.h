@@ -16,7 +16,7 @@
      >>faults     errors, nil, lost and late handlers, hangs, device removal
      >>dispatch   libdispatch: its queues and workers
      >>message    what was sent, and code to run at a message
-     >>layer      CAMetalLayer and its drawables
+     >>layer      CAMetalLayer, its drawables, and what is shown
      >>kernel     what a compute "kernel" does and how long it takes
      >>metal4     Metal 4: each commit is a run, and a run is stepped and failed as a command buffer is
      >>count      live objects, buffers in flight */
@@ -42,13 +42,16 @@ extern "C" {
      5. gives the queue's place back and lets waitUntilCompleted return.
 
    So a slow handler delays all of this for the later buffers of its queue. It delays no other queue. Events go past
-   it: they rise while the GPU works.
+   it: they rise while the GPU works. Scheduled handlers run on the same thread, when the status is Scheduled. Those of
+   one buffer run in the order in which they were added, each block is released when it has run, and the completed
+   handlers come behind them. That they share the thread is assumed.
 
    A thread that reads a terminal status sees what the GPU wrote. No other order is promised: not with handlers of
    earlier buffers, and not with the times, which the reader may still see as 0. Handlers see the times.
 
    A buffer that was never committed runs its completed handlers when it is deallocated: on the thread that
-   releases it, with status NotEnqueued. The handler cannot retain the buffer any more.
+   releases it, with status NotEnqueued. The handler cannot retain the buffer any more. Its scheduled handlers do not run
+   (assumed).
 
    Around each handler, each block of a listener and each dispatched function there is an autorelease pool, which is
    drained as soon as it returns. The system drains its pools no earlier, and does not say when. */
@@ -66,6 +69,7 @@ typedef struct softmetal_quirks {
     bool late_times;            /* the GPU times are stored after the status, before the first handler             */
     bool status_after_handlers; /* softmetal_status_after_handlers for every buffer that is committed from now on  */
     bool lost_handlers;         /* softmetal_lose_handlers for every buffer that is committed from now on          */
+    bool lost_drawables;        /* a drawable that is presented is dropped, and its handlers are not called        */
     bool deaf_listeners;        /* setSignaledValue: makes no listener's block run (reported of some systems). It
                                    runs when the GPU signals its value or a higher one. A block that is registered
                                    for a value already reached runs                                                */
@@ -123,7 +127,7 @@ typedef enum softmetal_clock {
    come to rest. Call it between tests, and never inside a handler or a dispatched function. */
 void softmetal_reset(void);
 
-/* Applies to queues made after the call. */
+/* Applies to queues and drawables made after the call. */
 void softmetal_set_clock(softmetal_clock clock);
 /* Where the GPU times of a command buffer come from: a function that returns seconds, 0 for a device that tells none. It
    must be quick; any thread of softmetal's calls it. NULL, as after softmetal_reset: the machine's clock. */
@@ -170,10 +174,10 @@ void softmetal_set_chaos(const softmetal_chaos *chaos);
    any order, each to its end, and so may the handlers of all: the manual clock has as many completion threads as it
    takes. */
 
-void softmetal_schedule(void *command_buffer); /* Committed -> Scheduled */
+void softmetal_schedule(void *command_buffer); /* Committed -> Scheduled; returns after the scheduled handlers */
 void softmetal_execute(void *command_buffer);  /* does the work; status does not change yet */
 void softmetal_complete(void *command_buffer); /* Scheduled -> Completed, or Error where a fault was set; schedules and
-                                                  executes first where needed. No handler runs. */
+                                                  executes first where needed. No completed handler runs. */
 /* The watchdog: as softmetal_complete, for a buffer that waits for a value which its event has not reached. It does
    what is encoded before this wait, and ends in Error with Timeout (code 2). For a run see >>metal4. */
 void softmetal_time_out(void *command_buffer);
@@ -353,7 +357,7 @@ unsigned softmetal_dispatch_qos(void *queue);
    own are not seen, nor those of other libraries.
 
    softmetal has not all of Metal. A message for which it has no method, whoever sends it, aborts with the rule
-   unknown-message, which names the receiver as programs know it: "MTLCommandBuffer has no addScheduledHandler:". */
+   unknown-message, which names the receiver as programs know it: "MTLCommandBuffer has no waitUntilScheduled". */
 
 uint64_t softmetal_messages(void);                          /* by every thread since reset       */
 uint64_t softmetal_message_count(const char *selector);     /* since reset, every thread         */
@@ -361,8 +365,9 @@ uint64_t softmetal_message_count(const char *selector);     /* since reset, ever
 typedef enum softmetal_phase {
     SOFTMETAL_BEFORE, /* the message was sent, its method has not begun                             */
     SOFTMETAL_AFTER   /* the result is fixed, not yet returned. Only: status, commit, commandBuffer,
-                         addCompletedHandler:, signaledValue, setSignaledValue:, commit:count:,
-                         commit:count:options:, signalEvent:value:, waitForEvent:value:             */
+                         addCompletedHandler:, addScheduledHandler:, addPresentedHandler:, signaledValue,
+                         setSignaledValue:, commit:count:, commit:count:options:, signalEvent:value:,
+                         waitForEvent:value:                                                        */
 } softmetal_phase;
 /* Called on the sending thread; may step buffers, send messages (not seen by the hook again on that
    thread) and call the program under test. NULL removes it. */
@@ -381,7 +386,24 @@ extern void (*softmetal_before)(const char *name);
    goes. nextDrawable is nil without a device or a size, and after a second in which none came back. A drawable's
    texture is written by a copy from a buffer, and read by getBytes: nothing is rendered.
 
-   A command buffer has its drawables until its completed handlers have run; nothing is shown. */
+   A command buffer has its drawables until its completed handlers have run. Apple documents that it presents them once it
+   is scheduled, and that they are shown when the work is done. softmetal does both when the GPU has ended with the buffer,
+   also where it failed (assumed).
+
+   A drawable is shown once. Then a thread of its own calls its presented handlers, in the order in which they were added,
+   and releases each block when it has run. Under the real clock the message present shows a drawable at once, whatever is
+   yet to be written to it. Under the manual clock softmetal_present alone does, and the test keeps the drawable until
+   then. A handler that is added later, or to a drawable that is never shown, is released with the drawable, without a
+   call (assumed). */
+
+/* A drawable (+1) of a layer of its own, of one pixel. */
+void *softmetal_new_drawable(void *device);
+/* The drawable is shown now, whether the program has presented it or not. Returns after the handlers. Here and below a
+   drawable that was shown or dropped is an abort. */
+void softmetal_present(void *drawable);
+/* The frame is dropped: presentedTime is 0. `calls`: the handlers are called all the same. Else their blocks are released
+   without a call, on the thread of the handlers. Apple's documentation does not say which. */
+void softmetal_drop_drawable(void *drawable, bool calls);
 
 /* -------------------------------------------------------------------------- >>kernel --
    A library made from source contains a function for each `kernel TYPE NAME(`, `vertex TYPE NAME(` and

@@ -346,6 +346,7 @@ void sm_mark_scheduled(SoftMetalCommandBuffer *buffer)
     pthread_mutex_lock(&buffer->engine->lock);
     if (buffer->status == SM_COMMITTED) {
         set_status(buffer, SM_SCHEDULED);
+        if (buffer->scheduled_blocks.count > 0) post(buffer, SM_JOB_SCHEDULED, 0);
     }
     pthread_mutex_unlock(&buffer->engine->lock);
 }
@@ -412,6 +413,7 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
     sm_timing(&timing);
     __atomic_store_n(&buffer->worked, 1, __ATOMIC_RELEASE);
     sm_end_uses(buffer);
+    for (SoftMetalDrawable *drawable in buffer->presents) [drawable present];
     pthread_mutex_lock(&engine->lock);
     buffer->error = new_error(buffer);
     buffer->outcome = nil;
@@ -433,16 +435,21 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
 
 /* ------------------------------------------------------------------------------ handlers -- */
 
-typedef void (^handler_block)(id buffer_or_feedback);
-
 static void call(const sm_block *held, SoftMetalCommandBuffer *buffer)
 {
-    sm_block_check(held);
     id given = buffer->entry == SM_ENTRY_RUN ? sm_new_feedback(buffer) : buffer;
-    void *pool = sm_pool_push();
-    ((handler_block)held->block)(given);
-    sm_pool_close(pool);
+    sm_block_call(held, given);
     if (given != buffer) [given release];
+}
+
+void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer)
+{
+    sm_blocks blocks = buffer->scheduled_blocks; /* nothing adds any more */
+    sm_blocks_end(&blocks, buffer);
+    pthread_mutex_lock(&buffer->engine->lock);
+    buffer->scheduled_blocks = blocks;
+    pthread_cond_broadcast(&buffer->changed);
+    pthread_mutex_unlock(&buffer->engine->lock);
 }
 
 void sm_end_handlers(SoftMetalCommandBuffer *buffer)
@@ -555,6 +562,19 @@ static void encode_event(SoftMetalCommandBuffer *buffer, sm_command_kind kind, i
     command->value = value;
 }
 
+static void add_handler(SoftMetalCommandBuffer *buffer, SEL selector, sm_blocks *blocks, id block)
+{
+    const char *what = sel_getName(selector);
+    bool sent = sm_arrived(buffer, selector);
+    SM_REQUIRE(block, NIL_ARGUMENT, "%s", what);
+    SM_REQUIRE(!is_committed(buffer), HANDLER_AFTER_COMMIT, "%s", what);
+    sm_block held = sm_block_take(block); /* may run the program's copy helper: no lock */
+    pthread_mutex_lock(&buffer->engine->lock);
+    sm_blocks_add(blocks, held);
+    pthread_mutex_unlock(&buffer->engine->lock);
+    if (sent) sm_hook_after(buffer, what);
+}
+
 static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *what)
 {
     sm_check_encodable(buffer, what);
@@ -616,17 +636,8 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
     }
 }
 
-- (void)addCompletedHandler:(id)block
-{
-    bool sent = sm_arrived(self, _cmd);
-    SM_REQUIRE(block, NIL_ARGUMENT, "addCompletedHandler:");
-    SM_REQUIRE(!is_committed(self), HANDLER_AFTER_COMMIT, "addCompletedHandler:");
-    sm_block held = sm_block_take(block); /* may run the program's copy helper: no lock */
-    pthread_mutex_lock(&engine->lock);
-    sm_blocks_add(&completed_blocks, held);
-    pthread_mutex_unlock(&engine->lock);
-    if (sent) sm_hook_after(self, "addCompletedHandler:");
-}
+- (void)addScheduledHandler:(id)block { add_handler(self, _cmd, &scheduled_blocks, block); }
+- (void)addCompletedHandler:(id)block { add_handler(self, _cmd, &completed_blocks, block); }
 
 - (void)waitUntilCompleted
 {
@@ -661,7 +672,8 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
 - (NSString *)label { return sm_label_under(&engine->lock, &label); }
 - (void)setLabel:(NSString *)text { sm_set_label_under(&engine->lock, &label, text); }
 
-/* The completed handlers of a buffer that was never committed run here, as in WebKit/WebKit#39597. */
+/* The completed handlers of a buffer that was never committed run here, as in WebKit/WebKit#39597. Its scheduled
+   handlers do not (assumed). */
 - (void)dealloc
 {
     SM_REQUIRE(!in_line, ENQUEUED_NOT_COMMITTED, "%p", (void *)self);
@@ -673,6 +685,7 @@ static id make_encoder(SoftMetalCommandBuffer *buffer, Class cls, const char *wh
         sm_block_drop(&completed_blocks.items[k]);
     }
     sm_release_handlers(self);
+    sm_blocks_end(&scheduled_blocks, nil);
     sm_recording_clear(&recorded);
     [presents release];
     pthread_mutex_lock(&engine->lock);

@@ -5,7 +5,7 @@
    What guards what
      sm_engine.lock         the state of a queue and of its command buffers: order, counters, handlers
      SoftMetalEvent.lock    an event's value and its listeners
-     SoftMetalLayer.lock    how many drawables are in use, and what was shown; a drawable's handlers
+     SoftMetalLayer.lock    how many drawables are in use; a drawable's handlers
      sm_postbox.lock        the blocks a shared event listener has yet to run
      registry lock          the list of engines (softmetal_panel.m)
      pool.lock              dispatch queues and their workers (softmetal_dispatch.m)
@@ -81,7 +81,8 @@ bool sm_wait_precisely(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t dea
 void sm_doze(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t due);
 void sm_sleep_precisely(uint64_t duration);
 
-void sm_thread_start(void *(*body)(void *), void *argument); /* detached */
+void sm_thread_start(void *(*body)(void *), void *argument);
+void sm_thread_run(void *(*body)(void *), void *argument); /* returns after it */
 
 /* --------------------------------------------------------------------------- >>random -- */
 
@@ -164,7 +165,9 @@ sm_block sm_block_take(void *block); /* checks and copies it */
 sm_block sm_block_take_again(void *block); /* one more of a block that was taken */
 void sm_block_check(const sm_block *held);
 void sm_block_drop(sm_block *held); /* checks and releases it */
+void sm_block_call(const sm_block *held, id given); /* checks and calls it, in a pool */
 void sm_blocks_add(sm_blocks *blocks, sm_block held);
+void sm_blocks_end(sm_blocks *blocks, id given); /* calls each, unless `given` is nil, and drops it; none is left */
 
 /* --------------------------------------------------------------------------- >>engine -- */
 
@@ -173,7 +176,9 @@ void sm_blocks_add(sm_blocks *blocks, sm_block held);
 typedef struct sm_engine sm_engine;
 typedef struct sm_job sm_job;
 
-typedef enum sm_job_kind { SM_JOB_SCHEDULE, SM_JOB_COMPLETED, SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN } sm_job_kind;
+typedef enum sm_job_kind {
+    SM_JOB_SCHEDULE, SM_JOB_SCHEDULED, SM_JOB_COMPLETED, SM_JOB_HANDLER, SM_JOB_HANDLER_AGAIN
+} sm_job_kind;
 
 /* Something for a completion thread to do. */
 struct sm_job {
@@ -303,7 +308,7 @@ typedef enum sm_entry { SM_ENTRY_BUFFER, SM_ENTRY_RUN, SM_ENTRY_SIGNAL, SM_ENTRY
     /* Guarded by the engine's lock. */
     unsigned long final_status;
     id error;
-    sm_blocks completed_blocks;
+    sm_blocks scheduled_blocks, completed_blocks;
     SoftMetalCommandBuffer *older, *newer; /* by age */
     SoftMetalCommandBuffer *line_next, *line_previous;
     pthread_cond_t changed;
@@ -353,7 +358,8 @@ void sm_check_encodable(SoftMetalCommandBuffer *buffer, const char *what);
 unsigned sm_commands_before_fault(SoftMetalCommandBuffer *buffer);
 
 /* Transitions. All take the engine's lock themselves unless they say otherwise. */
-void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once */
+void sm_mark_scheduled(SoftMetalCommandBuffer *buffer); /* once; posts SM_JOB_SCHEDULED where there are handlers */
+void sm_run_scheduled_handlers(SoftMetalCommandBuffer *buffer);
 void sm_mark_started(SoftMetalCommandBuffer *buffer);   /* the GPU begins with it */
 id sm_execute(SoftMetalCommandBuffer *buffer);          /* does the work; the error (+1) or nil */
 void sm_finish(SoftMetalCommandBuffer *buffer);         /* the GPU's end; real clock: posts SM_JOB_COMPLETED */
@@ -430,9 +436,16 @@ bool sm_notifications_settled(void);
 @public
     SoftMetalLayer *layer;     /* +1 */
     SoftMetalTexture *texture; /* +1 */
+    softmetal_clock clock;
+    sm_blocks handlers;    /* guarded by the layer's lock */
+    double presented_time; /* atomic */
+    bool over; /* atomic: shown, or dropped */
+    bool lost; /* then: its handlers are not called */
 }
+- (void)present;
 @end
 
+bool sm_drawables_settled(void); /* none is being shown */
 void sm_present(SoftMetalCommandBuffer *buffer, id drawable, const char *what);
 void sm_encode_copy_to_texture(SoftMetalEncoder *encoder, id source, unsigned long from, unsigned long pitch,
                                sm_size size, id target, sm_origin to, const char *what);

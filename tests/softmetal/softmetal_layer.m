@@ -1,5 +1,5 @@
-/* softmetal_layer.m - CAMetalLayer and its drawables. Nothing is shown. What Metal promises: Apple's documentation of
-   MTLDrawable and CAMetalLayer. */
+/* softmetal_layer.m - CAMetalLayer and its drawables, which are shown to their handlers alone. What Metal promises:
+   Apple's documentation of MTLDrawable and CAMetalLayer. */
 #import "softmetal_internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -69,12 +69,74 @@ static SoftMetalTexture *new_texture(SoftMetalLayer *layer, unsigned long width,
 
 /* --------------------------------------------------------------------------- drawable -- */
 
+static unsigned being_shown;
+
+bool sm_drawables_settled(void) { return __atomic_load_n(&being_shown, __ATOMIC_ACQUIRE) == 0; }
+
+static void *end_handlers(void *argument)
+{
+    SoftMetalDrawable *drawable = argument;
+    pthread_mutex_lock(&drawable->layer->lock);
+    sm_blocks handlers = drawable->handlers;
+    drawable->handlers = (sm_blocks){.items = NULL};
+    pthread_mutex_unlock(&drawable->layer->lock);
+    sm_blocks_end(&handlers, drawable->lost ? nil : drawable);
+    [drawable release];
+    __atomic_fetch_sub(&being_shown, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* It comes to the display, or is dropped before; once: else false. */
+static bool end_drawable(SoftMetalDrawable *drawable, bool shown, bool calls,
+                         void (*thread)(void *(*body)(void *), void *argument))
+{
+    if (shown && SM_QUIRK(lost_drawables)) shown = calls = false;
+    double seconds = shown ? (double)sm_now() / 1e9 : 0;
+    if (__atomic_exchange_n(&drawable->over, true, __ATOMIC_RELAXED)) return false;
+    __atomic_store(&drawable->presented_time, &seconds, __ATOMIC_RELAXED);
+    drawable->lost = !calls;
+    sm_note_activity();
+    __atomic_fetch_add(&being_shown, 1, __ATOMIC_RELAXED);
+    thread(end_handlers, [drawable retain]);
+    return true;
+}
+
+static void end_by_hand(void *drawable, bool shown, bool calls, const char *what)
+{
+    sm_check_argument((id)drawable, [SoftMetalDrawable class], what);
+    SM_REQUIRE(end_drawable(drawable, shown, calls, sm_thread_run), STEP_NOT_DUE, "%s: it was shown or dropped", what);
+}
+
+void softmetal_present(void *drawable) { end_by_hand(drawable, true, true, "softmetal_present"); }
+void softmetal_drop_drawable(void *drawable, bool calls) { end_by_hand(drawable, false, calls, "softmetal_drop_drawable"); }
+
 @implementation SoftMetalDrawable
 + (sm_kind)softmetalKind { return SM_DRAWABLE; }
 - (id)layer { return layer; }
 - (id)texture { return texture; }
+- (void)addPresentedHandler:(id)block
+{
+    bool sent = sm_arrived(self, _cmd);
+    SM_REQUIRE(block, NIL_ARGUMENT, "addPresentedHandler:");
+    sm_block held = sm_block_take(block);
+    pthread_mutex_lock(&layer->lock);
+    sm_blocks_add(&handlers, held);
+    pthread_mutex_unlock(&layer->lock);
+    if (sent) sm_hook_after(self, "addPresentedHandler:");
+}
+- (void)present
+{
+    if (clock == SOFTMETAL_REAL) end_drawable(self, true, true, sm_thread_start);
+}
+- (double)presentedTime
+{
+    double seconds;
+    __atomic_load(&presented_time, &seconds, __ATOMIC_RELAXED);
+    return seconds;
+}
 - (void)dealloc
 {
+    sm_blocks_end(&handlers, nil);
     pthread_mutex_lock(&layer->lock);
     layer->out--;
     pthread_cond_signal(&layer->room);
@@ -146,6 +208,7 @@ void sm_present(SoftMetalCommandBuffer *buffer, id drawable, const char *what)
     if (sm_creation_fails() || !device || size.width < 1 || size.height < 1 || ![self takesPlace]) return nil;
     SoftMetalDrawable *drawable = [[SoftMetalDrawable alloc] init];
     drawable->layer = [self retain];
+    drawable->clock = sm_clock();
     drawable->texture = new_texture(self, (unsigned long)size.width, (unsigned long)size.height);
     return [drawable autorelease];
 }
@@ -158,3 +221,14 @@ void sm_present(SoftMetalCommandBuffer *buffer, id drawable, const char *what)
     [super dealloc];
 }
 @end
+
+void *softmetal_new_drawable(void *device)
+{
+    void *pool = sm_pool_push();
+    SoftMetalLayer *layer = [SoftMetalLayer layer];
+    [layer setDevice:device];
+    [layer setDrawableSize:(sm_extent){1, 1}];
+    id drawable = [[layer nextDrawable] retain];
+    sm_pool_close(pool);
+    return drawable;
+}

@@ -308,6 +308,14 @@ void sm_block_drop(sm_block *held)
     held->state = SM_BLOCK_RELEASED;
 }
 
+void sm_block_call(const sm_block *held, id given)
+{
+    sm_block_check(held);
+    void *pool = sm_pool_push();
+    ((void (^)(id))held->block)(given);
+    sm_pool_close(pool);
+}
+
 void sm_blocks_add(sm_blocks *blocks, sm_block held)
 {
     if (blocks->count == blocks->capacity) {
@@ -316,6 +324,16 @@ void sm_blocks_add(sm_blocks *blocks, sm_block held)
         SM_REQUIRE(blocks->items, INTERNAL, "out of memory");
     }
     blocks->items[blocks->count++] = held;
+}
+
+void sm_blocks_end(sm_blocks *blocks, id given)
+{
+    for (unsigned k = 0; k < blocks->count; k++) {
+        if (given) sm_block_call(&blocks->items[k], given);
+        sm_block_drop(&blocks->items[k]);
+    }
+    free(blocks->items);
+    *blocks = (sm_blocks){.items = NULL};
 }
 
 /* --------------------------------------------------------------------------- witness -- */

@@ -354,7 +354,7 @@ static bool listeners_settled(void) { return sm_notifications_settled() && sm_di
 static bool settled(void)
 {
     uint64_t before = __atomic_load_n(&activity, __ATOMIC_SEQ_CST);
-    return sm_for_each_engine(engine_is_settled, NULL) && listeners_settled() &&
+    return sm_for_each_engine(engine_is_settled, NULL) && listeners_settled() && sm_drawables_settled() &&
            __atomic_load_n(&activity, __ATOMIC_SEQ_CST) == before;
 }
 

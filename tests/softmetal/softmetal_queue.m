@@ -156,6 +156,7 @@ static void run_job(sm_engine *engine, sm_job *job)
     pthread_mutex_unlock(&engine->lock);
     switch (job->kind) {
     case SM_JOB_SCHEDULE: sm_mark_scheduled(job->buffer); break;
+    case SM_JOB_SCHEDULED: sm_run_scheduled_handlers(job->buffer); break;
     case SM_JOB_HANDLER: sm_run_handler(job->buffer, job->handler); break;
     case SM_JOB_HANDLER_AGAIN: sm_run_handler_again(job->buffer, job->handler); break;
     case SM_JOB_COMPLETED: break;

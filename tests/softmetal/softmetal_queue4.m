@@ -92,8 +92,7 @@ static void sm_take_handlers(MTL4CommitOptions *options, SoftMetalCommandBuffer 
 - (void)dealloc
 {
     enter_options(self, "release");
-    for (unsigned k = 0; k < blocks.count; k++) sm_block_drop(&blocks.items[k]);
-    free(blocks.items);
+    sm_blocks_end(&blocks, nil);
     [super dealloc];
 }
 @end

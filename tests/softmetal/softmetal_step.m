@@ -36,6 +36,9 @@ static void schedule(SoftMetalCommandBuffer *buffer, const char *what)
 {
     SM_REQUIRE(status_of(buffer) == SM_COMMITTED, STEP_NOT_DUE, "%s: the status is %lu", what, status_of(buffer));
     sm_mark_scheduled(buffer);
+    pthread_mutex_lock(&buffer->engine->lock);
+    while (buffer->scheduled_blocks.count > 0) pthread_cond_wait(&buffer->changed, &buffer->engine->lock);
+    pthread_mutex_unlock(&buffer->engine->lock);
 }
 
 static bool is_held_signal(SoftMetalCommandBuffer *entry)

@@ -139,18 +139,17 @@ static void become_multithreaded(void)
     if (pthread_create(&first, NULL, make_a_pool, NULL) == 0) pthread_join(first, NULL);
 }
 
-void sm_thread_start(void *(*body)(void *), void *argument)
+static pthread_t start(void *(*body)(void *), void *argument)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, become_multithreaded);
-    pthread_attr_t attributes;
     pthread_t started;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    int failed = pthread_create(&started, &attributes, body, argument);
-    pthread_attr_destroy(&attributes);
-    SM_REQUIRE(failed == 0, INTERNAL, "no more threads");
+    SM_REQUIRE(pthread_create(&started, NULL, body, argument) == 0, INTERNAL, "no more threads");
+    return started;
 }
+
+void sm_thread_start(void *(*body)(void *), void *argument) { pthread_detach(start(body, argument)); }
+void sm_thread_run(void *(*body)(void *), void *argument) { pthread_join(start(body, argument), NULL); }
 
 /* ----------------------------------------------------------------------------- random -- */
 
