@@ -1829,15 +1829,15 @@ typedef struct gpusync__target {
     gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
     uint32_t alert;     /* likewise */
     uint8_t kind;
-    gpusync_device *device;       /* with a reference */
-    struct gpusync__target *next; /* of the device */
-    gpusync__entry entries;       /* the ring of all that waits for a number, by number */
-    uint32_t refs;                /* the program; each work, link, callback and wait; lists of `after`. Atomic */
-    uint32_t owed;                /* callbacks that have not run */
-    uint32_t number;              /* of the device's targets, for texts */
-    bool later;                   /* by a destroy_later: not told yet */
-    gpusync__callback gone;       /* of the destroy_later */
-    uint64_t quiet_ns;            /* until when no wait at its limit is logged */
+    gpusync_device *device;             /* with a reference */
+    struct gpusync__target *next, **at; /* of the device; the pointer to this one */
+    gpusync__entry entries;             /* the ring of all that waits for a number, by number */
+    uint32_t refs;                      /* the program; each work, link, callback and wait; lists of `after`. Atomic */
+    uint32_t owed;                      /* callbacks that have not run */
+    uint32_t number;                    /* of the device's targets, for texts */
+    bool later;                         /* by a destroy_later: not told yet */
+    gpusync__callback gone;             /* of the destroy_later */
+    uint64_t quiet_ns;                  /* until when no wait at its limit is logged */
     char label[64];
 } gpusync__target;
 
@@ -2654,12 +2654,9 @@ static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
 {
     gpusync_device *dev = t->device;
-    gpusync__target **at = &dev->targets;
     gpusync__lock(dev);
-    while (*at != t)
-        at = &(*at)->next;
-    if ((*at = t->next) == NULL)
-        dev->targets_end = at;
+    *t->at = t->next;
+    *(t->next ? &t->next->at : &dev->targets_end) = t->at;
     bool spared = t->kind == GPUSYNC__TIMELINE && gpusync__spare_event(dev, gpusync__timeline_of(t));
     if (t->kind == GPUSYNC__QUEUE)
         gpusync__add_stats(&dev->stats, gpusync__queue_of(t));
@@ -2700,7 +2697,8 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
         return GPUSYNC_ERROR_DEVICE_LOST;
     GPUSYNC__ADD(&dev->refs, 1);
     gpusync__lock(dev);
-    *dev->targets_end = t;
+    t->at = dev->targets_end;
+    *t->at = t;
     dev->targets_end = &t->next;
     dev->objects += !(kind == GPUSYNC__TIMELINE && gpusync__timeline_of(t)->hidden);
     t->number = ++dev->made;
@@ -4827,7 +4825,8 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
     for (;;) {
         bool last = now >= deadline;
         if (now >= until) {
-            gpusync__look_everywhere(wait->device);
+            if (!gpusync__look_around(wait->device)) /* another thread has looked */
+                gpusync__look_now(wait);
             slice = slice < GPUSYNC__LAST_SLICE_NS ? 2 * slice : slice;
             until = now + slice;
         }
