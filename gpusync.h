@@ -5450,15 +5450,15 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
     gpusync_result result = gpusync__number_of(&point, &number);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__entry *const rings[] = {&dev->due, &t->entries}; /* the newest is last */
+    gpusync__entry *const rings[] = {&t->entries, &dev->due}; /* the newest is last */
     gpusync__lock(dev);
     for (int i = 0; i < 2; i++)
-        for (gpusync__entry *e = rings[i]->next; e != rings[i]; e = e->next) {
+        for (gpusync__entry *e = rings[i]->prev; e != rings[i] && !found; e = e->prev) {
             gpusync__callback *c = (gpusync__callback *)(void *)e;
             if (!e->sleeper && !e->work && e->number == number && c->target == t && c->fn == fn && c->user == user &&
                 !c->completes) {
                 found = c;
-                due = i == 0;
+                due = i == 1;
             }
         }
     if (t->alert & GPUSYNC__CLOSED)
