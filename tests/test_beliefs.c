@@ -147,6 +147,7 @@ static const knob knobs[] = {
     {{"watchdog"}, NONE, turn_watchdog},
     {{"driver's number"}, QUIRK(bare_errors), NULL},
     {{"killed, handler"}, QUIRK(lost_handlers), NULL},
+    {{"watchdog, at the end"}, NONE, turn_watchdog},
     {{"encoder's key"}, NONE, turn_key},
     {{"Metal 4's family"}, NONE, turn_no_method},
     {{"feedback once"}, QUIRK(lost_handlers), NULL},
@@ -182,7 +183,7 @@ static void turn_and_probe(const char *probe)
     help.absence_ms = 20;
     help.blocks = 128; /* refused_listeners refuses those beyond 100 */
     help.patience_ms = help.watchdog_ms = 60000;
-    if (!strcmp(probe, "killed") || !strcmp(probe, "wait4"))
+    if (!strncmp(probe, "killed", 6) || !strcmp(probe, "wait4"))
         set_times(100, 0);
     if (!strcmp(probe, "wait_alone"))
         turn_overlapping(); /* what it asks is of an overlap */

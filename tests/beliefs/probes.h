@@ -609,6 +609,22 @@ static void probe_killed(void)
         "%u came, and saw status %lu, the signal at %llu", n.count, n.status, (unsigned long long)n.value);
 }
 
+/* As gpusync waits for the lower value of a timeline before it signals a higher one. */
+static void probe_killed_at_end(void)
+{
+    void *buffer = metal_queue_command_buffer(NEW_QUEUE()), *never = new_event(), *event = new_event();
+    void *memory = metal_buffer_new(device, BYTES);
+    uint64_t begin = gpusync_now_ns();
+    fill(buffer, memory, 1, 1);
+    metal_encode_wait(buffer, never, 1);
+    metal_encode_signal(buffer, event, 1);
+    metal_commit(buffer);
+    ends_within(buffer, help.watchdog_ms);
+    SAY("watchdog, at the end", IF_TRUE(metal_status(buffer) == 5),
+        "status %lu after %.1f s, the work %s, the signal at %llu", metal_status(buffer), (double)MS_SINCE(begin) / 1e3,
+        last_byte(memory) ? "was done" : "was not done", (unsigned long long)metal_event_value(event));
+}
+
 static void probe_encoder_key(void)
 {
     static const char name[] = "MTLCommandBufferEncoderInfoErrorKey";
@@ -837,6 +853,8 @@ static const belief rows[] = {
         "Metal's code decides the class of the failure"),
     ROW("killed, handler", killed, "the handler of a killed command buffer comes, and sees the error",
         "a look finds the end, after 50 to 400 ms"),
+    ROW("watchdog, at the end", killed_at_end, "it does so where the wait is the command buffer's end, behind its work",
+        "a wait that a program encodes there may never end: gpusync_queue_abandon; gpusync ends its own"),
     ROW("encoder's key", encoder_key, "the key of the encoders' states has its own name as its text",
         "gpusync_error.encoder stays empty"),
     ROW("Metal 4's family", family, "a device of MTLGPUFamilyMetal4 makes what Metal 4 needs, no other is asked",
