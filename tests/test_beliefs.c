@@ -77,6 +77,33 @@ static void turn_apart(void)
     softmetal_set_message_hook(keep_apart, NULL);
 }
 
+static void turn_still(void)
+{
+    softmetal_set_clock(SOFTMETAL_MANUAL); /* nothing is scheduled or shown */
+    help.patience_ms = 100;
+}
+
+static void keep(void *unused, softmetal_phase phase, void *object, const char *selector)
+{
+    if (phase == SOFTMETAL_AFTER && !strcmp(selector, "addPresentedHandler:"))
+        metal_retain(object);
+}
+
+static void turn_kept_drawables(void)
+{
+    softmetal_set_message_hook(keep, NULL);
+}
+
+static void turn_no_drawables(void)
+{
+    softmetal_hide_selector("addPresentedHandler:");
+}
+
+static void turn_no_scheduled(void)
+{
+    softmetal_hide_selector("addScheduledHandler:");
+}
+
 static void turn_overtaking_signals(void)
 {
     set_times(5000, 20); /* longer than a thread is kept from the processor: else its bytes may be there first */
@@ -148,6 +175,11 @@ static const knob knobs[] = {
     {{"driver's number"}, QUIRK(bare_errors), NULL},
     {{"killed, handler"}, QUIRK(lost_handlers), NULL},
     {{"watchdog, at the end"}, NONE, turn_watchdog},
+    {{"scheduled once"}, NONE, turn_still},
+    {{"scheduled once"}, ABSENT, turn_no_scheduled},
+    {{"presented once"}, NONE, turn_still},
+    {{"presented never"}, NONE, turn_kept_drawables},
+    {{"presented once", "presented never"}, ABSENT, turn_no_drawables},
     {{"encoder's key"}, NONE, turn_key},
     {{"Metal 4's family"}, NONE, turn_no_method},
     {{"feedback once"}, QUIRK(lost_handlers), NULL},

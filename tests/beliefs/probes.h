@@ -151,10 +151,15 @@ static note_block block_of(note *n, const struct note_descriptor *descriptor)
     return block;
 }
 
-static void add_handler(void *buffer, note *n)
+static void give_block(void *object, const char *selector, note *n)
 {
     note_block block = block_of(n, &of_handler);
-    metal_add_completed_handler(buffer, &block);
+    metal_set(object, selector, &block);
+}
+
+static void add_handler(void *buffer, note *n)
+{
+    give_block(buffer, "addCompletedHandler:", n);
 }
 
 #define NEW_QUEUE() metal_queue_new(device, 64)
@@ -625,6 +630,77 @@ static void probe_killed_at_end(void)
         last_byte(memory) ? "was done" : "was not done", (unsigned long long)metal_event_value(event));
 }
 
+/* Of how many blocks Metal has dropped all copies. */
+static unsigned dropped_of(const note *notes, unsigned count)
+{
+    unsigned dropped = 0;
+    for (unsigned i = 0; i < count; i++)
+        dropped += READ(notes[i].copies) && READ(notes[i].drops) == READ(notes[i].copies);
+    return dropped;
+}
+
+static void probe_scheduled(void)
+{
+    static note notes[2];
+    void *queue = NEW_QUEUE(), *run = metal_queue_command_buffer(queue), *never = metal_queue_command_buffer(queue);
+    if (!responds(run, "addScheduledHandler:"))
+        LEAVE("not asked: no scheduled handlers here");
+    give_block(run, "addScheduledHandler:", &notes[0]);
+    give_block(never, "addScheduledHandler:", &notes[1]);
+    metal_commit(run);
+    metal_release(run);
+    metal_release(never); /* its last reference */
+    WAIT_FOR(dropped_of(notes, 2) == 2, help.patience_ms);
+    SAY("scheduled once", IF_TRUE(dropped_of(notes, 2) == 2 && notes[0].count == 1 && notes[1].count < 2),
+        "%u calls of a committed one's, %u of a released one's; %u of 2 blocks were dropped", notes[0].count,
+        notes[1].count, dropped_of(notes, 2));
+}
+
+static void look_at_frame(note *n, void *drawable)
+{
+    n->end = METAL__AS0(double)(drawable, metal__sel("presentedTime"));
+}
+
+/* As many frames at once as a layer has: some of those that are presented may be dropped. */
+static void show(const char *row, bool present)
+{
+    enum { FRAMES = 3 };
+    const metal_extent another = {32, 32};
+    note *notes = (note *)calloc(FRAMES, sizeof *notes);
+    void *layer = metal_layer_new(device, 64, 64), *buffer = metal_queue_command_buffer(NEW_QUEUE()), *drawable;
+    void *pool = metal_pool_push();
+    unsigned frames = 0, called = 0, twice = 0, shown = 0, dropped;
+    while (frames < FRAMES && responds(drawable = metal_next_drawable(layer), "addPresentedHandler:")) {
+        notes[frames].act = look_at_frame;
+        give_block(drawable, "addPresentedHandler:", &notes[frames++]);
+        if (present)
+            metal_present(buffer, drawable);
+    }
+    metal_commit(buffer);
+    metal_pool_pop(pool);
+    if (!frames)
+        LEAVE("not asked: no drawable here");
+    WAIT_FOR(dropped_of(notes, frames) == frames, help.patience_ms);
+    dropped = dropped_of(notes, frames);
+    METAL__AS(void, metal_extent)(layer, metal__sel("setDrawableSize:"), another); /* has ended frames */
+    WAIT_FOR(dropped_of(notes, frames) == frames, help.patience_ms);
+    for (unsigned i = 0; i < frames; i++) {
+        called += READ(notes[i].count) == 1;
+        twice += notes[i].count > 1;
+        shown += notes[i].end > 0;
+    }
+    SAY(row, IF_TRUE(dropped == frames && !twice),
+        "of %u blocks %u were called once, %u more often, %u with a time; %u were dropped, %u once the layer was resized",
+        frames, called, twice, shown, dropped, dropped_of(notes, frames));
+}
+
+static void probe_presented(void)
+{
+    dlopen("/System/Library/Frameworks/QuartzCore.framework/QuartzCore", RTLD_NOW);
+    show("presented once", true);
+    show("presented never", false);
+}
+
 static void probe_encoder_key(void)
 {
     static const char name[] = "MTLCommandBufferEncoderInfoErrorKey";
@@ -855,6 +931,12 @@ static const belief rows[] = {
         "a look finds the end, after 50 to 400 ms"),
     ROW("watchdog, at the end", killed_at_end, "it does so where the wait is the command buffer's end, behind its work",
         "a wait that a program encodes there may never end: gpusync_queue_abandon; gpusync ends its own"),
+    ROW("scheduled once", scheduled, "a block of addScheduledHandler: is called once, or dropped if never committed",
+        "neither: a value of gpusync_timeline_signal_from never comes: fail the timeline; called twice: nothing"),
+    ROW("presented once", presented, "a block of addPresentedHandler: is called once, or dropped without a call",
+        "as for the scheduled one; and gpusync_device_destroy waits a second: gpusync must stay loaded"),
+    ROW("presented never", presented, "the same of a drawable that is released, and never presented",
+        "as for the presented one"),
     ROW("encoder's key", encoder_key, "the key of the encoders' states has its own name as its text",
         "gpusync_error.encoder stays empty"),
     ROW("Metal 4's family", family, "a device of MTLGPUFamilyMetal4 makes what Metal 4 needs, no other is asked",
