@@ -946,6 +946,8 @@ static gpusync_result try_poll(stage *s) { return gpusync_poll(s->q[0], 2, NULL)
 static gpusync_result try_signal(stage *s) { return gpusync_timeline_signal(s->t[0], 6); }
 static gpusync_result try_fail(stage *s) { return gpusync_timeline_fail(s->t[0], NULL); }
 static gpusync_result try_cancel(stage *s) { return gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING); }
+static gpusync_result try_cancel_one(stage *s) { return gpusync_queue_cancel_held(s->q[0], 3); }
+static gpusync_result try_cancel_sent(stage *s) { return gpusync_queue_cancel_held(s->q[0], 2); }
 static gpusync_result try_marker(stage *s) { return gpusync_commit_marker(s->q[0], NULL, NULL); }
 static gpusync_result try_destroy(stage *s) { return gpusync_queue_destroy(s->q[0]); }
 static gpusync_result try_abandon(stage *s) { return gpusync_queue_abandon(s->q[0]); }
@@ -1072,6 +1074,8 @@ static const act acts[] = {
     {"signal", try_signal, GPUSYNC_OK},
     {"fail", try_fail, GPUSYNC_OK},
     {"cancel", try_cancel, GPUSYNC_OK},
+    {"cancel one", try_cancel_one, GPUSYNC_OK},
+    {"cancel what Metal has", try_cancel_sent, GPUSYNC_NOT_READY},
     {"register", try_on_done, GPUSYNC_OK},
     {"release", try_release, GPUSYNC_OK},
     {"make and destroy later", try_make, GPUSYNC_OK},
@@ -1109,6 +1113,7 @@ static void prepare_acts(stage *s)
     commit_new(s->q[0]);
     finish_all(s);
     commit_new(s->q[0]);
+    commit(s->q[0], waiting(s->q[0], at(s->t[0], 6)));
     for (int i = 0; i < ROOM; i++)
         commit_new(s->q[2]);
     signal_value(s->t[0], 5);

@@ -312,6 +312,7 @@ static void ask_closed_queue(void *user, gpusync_result result, const gpusync_er
     must_say(ERROR_DESTROYED, gpusync_on_done(ticket_at(q, 1), remember, NULL));
     must_say(ERROR_DESTROYED, gpusync_release_after(q, 1, foreign));
     must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q, GPUSYNC_EVERYTHING));
+    must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q, 1));
     must_say(ERROR_DESTROYED, gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING));
     must_say(ERROR_DESTROYED, gpusync_queue_destroy_later(q, remember_destroyed, NULL));
     must(buffer == NULL && ticket == 77, "a refused call has written something");

@@ -1131,7 +1131,7 @@ static void expect_untold(gpusync_queue *queue, int n)
 }
 
 /* Steps. Work: see commit_piece. Ends: e, the next one; E, all; d1, piece 1; c1, likewise, by Metal's status alone; g,
-   what is held may go; x, it is cancelled. Asked: p1, a poll; !1, the failure of ticket 1 sticks; !0, none does; W1
+   what is held may go; x, it is cancelled; X1, piece 1 is. Asked: p1, a poll; !1, the failure of ticket 1 sticks; !0, none does; W1
    and W0, see expect_untold. Clears: C; K1, of ticket 1; N1, likewise, but that of a later one sticks; I1, there is
    none. */
 static void play_sticks(const char *steps, const char *ends, const char *runs, uint32_t flags)
@@ -1158,6 +1158,7 @@ static void play_sticks(const char *steps, const char *ends, const char *runs, u
         if (*step == 'p') (void)!gpusync_poll(s.q[0], n, NULL);
         if (*step == 'g') signal_value(s.t[0], 1);
         if (*step == 'x') assert_ok(gpusync_queue_cancel_held(s.q[0], GPUSYNC_EVERYTHING));
+        if (*step == 'X') assert_ok(gpusync_queue_cancel_held(s.q[0], n));
         if (*step == '!' && sticks(s.q[0]) != n) fail_msg("%s: at %s", steps, step);
         if (*step == 'W') expect_untold(s.q[0], n);
         if (*step == 'C') clear(s.q[0]);
@@ -1204,6 +1205,10 @@ without_stage_on_both_kinds(test_R32_what_sticks_and_what_takes_it)
         {"hfE!0gE!2", "OF", "1"},
         {"hoxE!0", "CC", ""}, /* cancelled work does not stick, */
         {"fhxE!1", "FC", ""},
+        {"hhoX1E!0gE!0", "COO", "23"}, /* work behind one that is cancelled goes on, */
+        {"hhoX2E!0gE!0", "OCO", "13"},
+        {"fhoX2E!1", "FC1", "3"}, /* ... and takes what sticks */
+        {"fhhX2eCoE!0", "FC1O", "4"},
         {"koE!0", "IO", "2"}, /* ... nor what waits for it */
         {"ioE!1", "I1", ""},  /* an inherited failure sticks */
         {"fieCE!0", "F1", ""},
