@@ -1589,6 +1589,26 @@ on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_
     metal_release(late);
 }
 
+/* A look has ended it: what its handler brings is not taken for the times of the ticket of the same number. */
+on_stage(test_R26_UNORDERED_work_gives_its_times_to_no_ticket)
+{
+    void *buffer = foreign_buffer(s->q[0]), *loose = foreign_buffer(s->q[0]);
+    commit(s->q[0], buffer);
+    SUBMIT(s->q[0], BUFFERS(loose), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_set_gpu_clock(gpu_clock);
+    clock_s = 5;
+    softmetal_finish(buffer);
+    clock_s = 7;
+    softmetal_complete(loose);
+    assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
+    softmetal_finish(loose);
+    assert_true(end_of(loose) > end_of(buffer));
+    assert_times(s->q[0], 1, start_of(buffer), end_of(buffer));
+    softmetal_set_gpu_clock(NULL);
+    metal_release(loose);
+    metal_release(buffer);
+}
+
 on_both_kinds_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1)
 {
     succeed_one(s, s->q[0]);
