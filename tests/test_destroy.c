@@ -404,6 +404,32 @@ without_stage(test_R20_a_callback_may_use_the_buffer_that_it_has_made_beside_a_d
     }
 }
 
+/* The queue is closed before the callback begins, and keeps the buffer until it has run. */
+static void use_the_open_buffer(void *user, gpusync_result result, const gpusync_error *error)
+{
+    closed *c = (closed *)user;
+    mark(c->s, c->other, 1);
+    must_say(OK, gpusync_command_buffer_discard(c->queue, c->other));
+    must_say(ERROR_UNKNOWN_BUFFER, gpusync_command_buffer_discard(c->queue, c->other));
+    c->calls++;
+}
+
+without_stage(test_R20_callbacks_behind_a_destroy_may_use_open_buffers)
+{
+    for (size_t i = 0; i < LENGTH(ends); i++) {
+        stage s;
+        stage_open(&s, &(stage_desc){.device = threads_by_hand});
+        closed c = {.s = &s, .queue = s.q[0], .other = new_buffer(s.q[0])};
+        mark(&s, c.other, 0);
+        assert_ok(gpusync_on_done(ticket_at(s.q[0], commit_new(s.q[0])), use_the_open_buffer, &c));
+        finish_all(&s);
+        assert_ok(ends[i](taken(&s, 0)));
+        settle(&s);
+        assert_int_equal(c.calls, 1);
+        stage_close(&s);
+    }
+}
+
 /* -- gpusync_queue_abandon ---------------------------------------------------------------------------------------- */
 
 typedef struct witness {
