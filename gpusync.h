@@ -152,8 +152,8 @@
        ERROR_NOT_RISING         A value above GPUSYNC_MAX_VALUE. Of signals see "Order of values".
        ERROR_DESTROYED          The object is being destroyed. From all calls on it but questions and discards; from a
                                 wait, if its point had not ended: do not touch the object any more.
-       ERROR_WOULD_DEADLOCK     In a callback: a destroy, or a wait that cannot return at once, even with a timeout of
-                                0. Nothing has changed: use gpusync_poll, or a _destroy_later call.
+       ERROR_WOULD_DEADLOCK     In a callback, from destroy, abandon, run_callbacks, and from waits that cannot return
+                                at once, even with a timeout of 0: poll there, or use a _destroy_later call.
        ERROR_EXECUTION          From calls that take new work: a failure sticks, see "What sticks".
 
    >>threads -----------------------------------------------------------------------------------------------------------
@@ -184,9 +184,9 @@
    >>ownership ---------------------------------------------------------------------------------------------------------
    A `void *` is a Metal object: an id, a (__bridge void *), never a __bridge_transfer, or a metal-cpp pointer. gpusync
    checks the kind of those in a desc alone. It retains what it gets for as long as it uses it; what it returns is
-   borrowed. Descs, arrays and texts are not read after the call. Calls open autorelease pools of their own. A command
-   buffer is retained while open. After its commit it goes when its ticket and those before it have ended, its handlers
-   have run, and none of its values is to come.
+   borrowed. Descs, arrays, texts, and what these point to, are not read after the call. Calls open autorelease pools of
+   their own. A command buffer is retained while open. After its commit it goes when its ticket and those before it have
+   ended, its handlers have run, and none of its values is to come.
 
    >>options -----------------------------------------------------------------------------------------------------------
      macro                    defined in          meaning
@@ -195,7 +195,7 @@
                                                   the copy that made an object may be called for it.
      GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
      GPUSYNC_MALLOC(size)     implementing file   memory, aligned as by malloc, or NULL; default malloc. Called on any
-     GPUSYNC_FREE(memory)     implementing file   thread, with no lock; may call what `log` may. FREE of NULL: nothing
+     GPUSYNC_FREE(memory)     both or neither     thread, with no lock; may call what `log` may. FREE of NULL: nothing
      GPUSYNC_OBJC             all files           1: Objective-C and Metal are there (default on Apple). 0: calls
                                                   return ERROR_UNSUPPORTED, false, 0, NULL; texts and NULL destroys work
    The implementing file needs POSIX threads and clocks. With -std=c99 and the like define _POSIX_C_SOURCE as 200809L
@@ -392,7 +392,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync
     Returns  OK. ERROR_IN_USE: an object is left, perhaps of a _destroy_later call: then until `destroyed` is called.
     Blocks   Until a running callback has returned. Then a second at most, until other calls and Metal's handlers have
              left gpusync, and what it put on the callback queue has run: never call this on that queue. Then 100 ms at
-             most for listeners. If any remains, the log says so: it may log, notify, yield, park; never unload it. */
+             most for listeners. If one remains, the log says so. It may use hooks, log, notify: never unload it. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
 typedef struct gpusync_queue_desc {
@@ -406,7 +406,7 @@ typedef struct gpusync_queue_desc {
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
     bool sticky_failure;                  /**< A failure sticks: see "What sticks". */
-    /** Metal tells which encoder failed, of buffers that gpusync makes (others: errorOptions). Slow. From macOS 11. */
+    /** Metal tells which encoder failed, of buffers made here (others: errorOptions); slow. macOS 11, iOS 14. */
     bool encoder_status;
     void *GPUSYNC_OPT user; /**< Comes back as gpusync_error.queue_user; never read. */
 } gpusync_queue_desc;
@@ -437,7 +437,7 @@ typedef struct gpusync_command_buffer_desc {
     does not count fill its queue: those of other code, those whose handlers run, those that never ran and are kept.
     Returns  OK; TIMEOUT: no room; in a callback NOT_READY with timeout_ns 0, else ERROR_WOULD_DEADLOCK.
              ERROR_QUEUE_FULL: FOREVER, and all places have been open buffers for a second: only the program makes room.
-             ERROR_UNSUPPORTED, ERROR_INVALID_ARGUMENT: also of desc->descriptor. */
+             ERROR_UNSUPPORTED: also Metal takes no descriptor. ERROR_INVALID_ARGUMENT: also unretained with one. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     gpusync_queue *queue, const gpusync_command_buffer_desc *GPUSYNC_OPT desc, uint64_t timeout_ns,
     void *GPUSYNC_OPT *GPUSYNC_REQ out) GPUSYNC__VERSIONED("gpusync_command_buffer_create");
@@ -489,7 +489,7 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
     return false;
 #endif
 }
-/** How much work is not done; 0 for NULL. Never too few; too many by UNORDERED work that ended before earlier such. */
+/** How much work is not done; 0 for NULL. Never too few: UNORDERED work counts until earlier such work has ended. */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
 #if GPUSYNC_OBJC
@@ -590,8 +590,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_poi
                                                                const gpusync_wait_options *GPUSYNC_OPT options,
                                                                size_t *GPUSYNC_OPT which);
 
-/** Why a command buffer failed, by the driver's error number, else by Metal's code (examples/metal-behaves.md). Those
-    of gpusync are OTHER, CANCELLED and, of a wait that Metal 4 gave up, GPU_TIMEOUT. An open enum. */
+/** Why a command buffer failed, by the driver's error number, else by Metal's code (examples/metal-behaves.md). A
+    failure of gpusync's own is CANCELLED, GPU_TIMEOUT (Metal 4 gave a wait up) or OTHER. An open enum. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then encode it again. */
@@ -606,15 +606,15 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** One failure. Texts are UTF-8 that ends, cut at a character (a label that is not UTF-8: Latin-1); empty: unknown. */
+/** One failure. Texts are UTF-8 (labels that are not: Latin-1), terminated, cut at a character; empty: unknown. */
 struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
     /** Of the queue that was asked; of a timeline: of the work that failed it. 0: UNORDERED work (see label); the call,
         or the timeline, failed, not work; or its record was dropped. */
     gpusync_ticket ticket;
-    /** As ticket; inherited: the ticket that failed first (ERROR_RESULT_UNKNOWN: of which nothing is known any more),
-        on the queue of queue_label. 0: UNORDERED work, or none, failed first. */
+    /** As ticket; inherited: the ticket that failed first (ERROR_RESULT_UNKNOWN: the one that is off the record), on
+        the queue of queue_label. 0: UNORDERED work, or none, failed first. */
     gpusync_ticket origin;
     int64_t code;     /**< NSError code: look at the domain first. */
     uint64_t dropped; /**< Of next_error, EVERYTHING: failures before this one that newer ones pushed off the record. */
@@ -652,7 +652,8 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device
 /* ------------------------------------------------------------------------------------------------------- >>more --
    Callbacks run soon after the end, on a serial dispatch queue or in gpusync_device_run_callbacks, never on Metal's
    threads. Those of a device run one at a time, as they became due, those of one point as they were registered,
-   on_complete of a submission first. A destroy runs its own beside them. A wait may return before its callback runs. */
+   on_complete of a submission first. A destroy runs its own beside them. A slow one delays the others, but no wait. A
+   wait may return before the callback of its ticket has run. */
 
 /** Called when a point has ended. error: NULL with OK, else valid in the call; see in_use before you free memory. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
@@ -697,7 +698,7 @@ typedef struct gpusync_timeline_desc {
         signal: if that comes only after work that gpusync holds, the GPU's watchdog may end the wait. The value is the
         event's, but stays below the lowest signal of sent work until that has ended. */
     bool signalled_by_others;
-    /** Rises, also if imported, though work fails or never runs, in order: for frames that outlive failed ones. */
+    /** Its values come, in order, though work fails or never runs (also if imported): frames outlive failed ones. */
     bool order_only;
 } gpusync_timeline_desc;
 
@@ -796,9 +797,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
 
-/** Flags of a submission; 1 and 2 are refused. Without ON_GPU it is strict: held until each value is reached, and the
-    host signals in its turn, so a value stands for all work with tickets before it, too. Of values of other code the
-    host learns by Metal's listener, or by a look (50 to 400 ms): prefer ON_GPU, or an encoded wait. */
+/** Flags of a submission; 1 and 2, of older versions, are refused. Without ON_GPU it is strict: held until each value
+    is reached, and the host signals in its turn, so a value stands for all work with tickets before it, too. Of values
+    of other code it learns by Metal's listener, or a look (50 to 400 ms): prefer ON_GPU or an encoded wait. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
     GPUSYNC_SUBMIT_UNORDERED = 4, /**< No ticket: `ticket` must be NULL. Passes held work, and delays none. */
     /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. Without
@@ -822,9 +823,9 @@ typedef struct gpusync_submission {
     they wait for, have ended. Never waits for room. Add nothing afterwards: gpusync does, as it sends them. *ticket is
     written before on_complete may run. After an error the buffers are as before, and on_complete is not called.
     UNORDERED: signals and on_complete tell of the end; a failure has ticket 0 and the label.
-    Returns  As gpusync_commit; ERROR_ENQUEUED: any is enqueued. ERROR_QUEUE_FULL: no room for gpusync's own buffer, or
-             for a submission without any. ERROR_INVALID_ARGUMENT: also a buffer with encoded points (commit it), or
-             twice; `ticket` beside UNORDERED; another device's point; a signal of a ticket; an unknown flag. */
+    Returns  As gpusync_commit; ERROR_ENQUEUED: any is enqueued. ERROR_NOT_RISING: also own points. ERROR_QUEUE_FULL: no
+             room for gpusync's own buffer, or for a submission without any. ERROR_INVALID_ARGUMENT: also a buffer with
+             encoded points (commit it) or twice, `ticket` with UNORDERED, a signal of a ticket, unknown flags. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
@@ -897,8 +898,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_metal4_queue_create(gpusync
 
 /* ------------------------------------------------------------------------------------------------------- >>rare -- */
 
-/** How long a wait spins before it sleeps: a time alone pauses; all zero sleeps at once. NULL in its place: up to the
-    end that its queue's work lets expect within 250 us, else 20 us, and less often after spins in vain. */
+/** How long a wait spins before it sleeps: until one of these is used up. A time alone pauses; zeros sleep at once.
+    NULL in its place: to the end, if that is expected within 250 us, else 20 us; less often after spins in vain. */
 struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
@@ -944,7 +945,7 @@ typedef struct gpusync_stats {
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *GPUSYNC_OPT queue,
                                                     gpusync_stats *stats);
 
-/** The kinds of events of a trace. They may arrive out of the order of their times, even of one object. Open. */
+/** The kinds of events of a trace, which may come out of order. A wait that loads answer has none. An open enum. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMMIT, /**< queue, ticket or number: work was accepted. */
     GPUSYNC_TRACE_SENT,   /**< The same: Metal has it. For all work that Metal gets, held before or not. */
@@ -987,8 +988,8 @@ typedef struct gpusync_trace {
 GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *GPUSYNC_OPT trace);
 
 /** Makes item i: with OK sets *made to an Objective-C object whose reference becomes gpusync's (ARC:
-    __bridge_retained), or leaves NULL. error is zeroed: fill in failure, code and texts. Runs with an autorelease pool,
-    on a dispatch queue or in gpusync_warmup_get. Must not call this warm-up. All calls for the item get the result. */
+    __bridge_retained), or leaves it. error is zeroed: fill in class, code, texts. Runs with a pool, on a dispatch queue
+    or in _get. Must not call this warm-up. All calls for it get the result; above 0: ERROR_COMPILE. */
 typedef gpusync_result (*gpusync_warmup_fn)(void *GPUSYNC_OPT user, size_t i, void *GPUSYNC_OPT *GPUSYNC_REQ made,
                                             gpusync_error *error);
 /** What to make in advance: pipelines of any kind, first kernels, compiled code. */
