@@ -1,12 +1,50 @@
 /* gpusync.h - v0.6.0 - synchronise CPU and GPU on Apple Metal from plain C - MIT licence (at the end of this file)
 
-   gpusync counts what a program commits to a Metal queue, and what has ended: one atomic load answers "is the work
-   done?". A wait reads Metal's status, spins briefly when the end is near, then sleeps until the completed handler
-   wakes the thread. Every command buffer that failed is on record. gpusync calls Metal through objc_msgSend: the
-   program needs no Objective-C compiler and no blocks.
+   gpusync tells a program when its work on an Apple GPU has ended, and whether it succeeded. It counts what the program
+   commits to a Metal queue, and what has ended: one atomic load answers "is the work done?". A wait reads Metal's
+   status, spins briefly when the end is near, then sleeps until the completed handler wakes the thread. Every failed
+   command buffer is on record. gpusync needs no Objective-C compiler and no blocks: it calls objc_msgSend.
 
-   A whole program. Link it with -framework Metal -framework CoreGraphics -framework Foundation -lobjc; without
-   CoreGraphics it may get no device.
+   All calls; * marks the core. A program with one queue can stop reading at line 650.
+
+   Set up      * gpusync_device_create, gpusync_device_destroy       make and destroy the device of an MTLDevice
+               * gpusync_queue_create, gpusync_queue_destroy         make and destroy the queue of an MTLCommandQueue
+   Commit      * gpusync_command_buffer_create                       make a command buffer; wait while the queue is full
+               * gpusync_command_buffer_discard                      give one back that will not be committed
+               * gpusync_commit                                      commit a command buffer, get its ticket
+   Ask         * gpusync_is_done, gpusync_in_flight                  may memory be used again? how much is not done?
+               * gpusync_poll                                        has a ticket ended, how, and when did it run?
+   Wait        * gpusync_wait, gpusync_device_wait                   for a ticket or all of a queue; for all queues
+               * gpusync_wait_many                                   for all or any of several tickets and values
+               * gpusync_at_ticket, gpusync_at_value                 the points that gpusync_wait_many takes
+   Failures    * gpusync_queue_next_error                            read the failures on record, one by one
+               * gpusync_device_is_lost                              is the device lost to this process?
+               * gpusync_result_string, gpusync_failure_string       the texts of results and of classes of failures
+   Callbacks     gpusync_on_done, gpusync_cancel_on_done             call a function when a point has ended; withdraw it
+                 gpusync_release_after                               release an object when a ticket has ended
+                 gpusync_device_on_lost                              call a function when the device is lost
+                 gpusync_device_run_callbacks                        run what is due, in an event loop
+   Timelines     gpusync_timeline_create, gpusync_timeline_destroy   make and destroy a number that only rises
+                 gpusync_timeline_query, gpusync_timeline_wait       read the value; wait for one
+                 gpusync_timeline_signal, gpusync_timeline_fail      raise the value from the host; end all waits
+                 gpusync_timeline_signal_from                        have a handler of Metal's raise it: "presented"
+                 gpusync_timeline_metal                              the MTLSharedEvent, for other code
+   Order         gpusync_encode_wait, gpusync_encode_signal          have a command buffer wait for or signal a value
+                 gpusync_submit                                      commit buffers with waits and signals as one ticket
+                 gpusync_commit_marker                               get a ticket for what other code has committed
+                 gpusync_queue_cancel_held                           end work that still waits on the host
+   Endings       gpusync_queue_abandon                               destroy a queue without waiting for the GPU
+                 gpusync_queue_destroy_later, gpusync_timeline_destroy_later, gpusync_device_destroy_later: do not block
+   What sticks   gpusync_queue_failure, gpusync_queue_clear_failure  read what refuses new work; accept new work again
+   Insight       gpusync_device_report                               write a text that says why nothing moves
+                 gpusync_device_get_stats, gpusync_device_set_trace  counts of work and waits; events as they happen
+   Warm-up       gpusync_warmup_start, gpusync_warmup_destroy        make pipelines and other items in advance
+                 gpusync_warmup_get, gpusync_warmup_wait             get an item, or make it now; wait for all
+   Others        gpusync_metal4_queue_create                         make the queue of an MTL4CommandQueue
+                 gpusync_device_metal, gpusync_queue_metal           the MTLDevice; the MTLCommandQueue
+                 gpusync_now_ns, gpusync_version                     the clock of timeouts; the compiled version
+
+   A program. Link it with -framework Metal -framework Foundation -lobjc -framework CoreGraphics (else maybe no device).
 
        #define GPUSYNC_IMPLEMENTATION // in ONE file: C99, C++11, Objective-C
        #include "gpusync.h"
@@ -45,49 +83,29 @@
            return result != GPUSYNC_OK;
        }
 
-   Contents: search for the tag.
-     >>words        the nouns of this file
-     >>contract     what all calls promise, in ten sentences
-     >>options      macros that change how this file compiles
-     >>threads      what may be called from where
-     >>ownership    who retains what
-     >>caveats      what surprises programmers
-     >>core         set up, commit, ask, wait, failures: a program with one queue needs no more
-     >>more         callbacks, timelines, points, submissions, markers, other ends of a queue, the report, Metal 4
-     >>rare         spin budgets, hooks of a scheduler, counts, trace, warm-up, devices destroyed later, versions
-     >>impl         how it works, on one page: lives, locks, invariants
-         >>objc  >>platform  >>objects  >>failure  >>lists  >>trace  >>lifetimes  >>values  >>settle  >>held  >>send
-         >>events  >>after  >>ended  >>look  >>wait  >>sleep  >>callbacks  >>commit  >>encode  >>submit  >>timelines
-         >>destroy  >>create  >>report  >>warmup  >>stubs
-     >>history      changes, licence
+   Contents: search for the tag. What holds for all calls: >>words >>contract >>calls >>threads >>ownership >>options
+   >>caveats. Declarations: >>core >>more >>rare. How it works, then the code: >>impl. Changes, licence: >>history.
 
    >>words -------------------------------------------------------------------------------------------------------------
-
    Work        What ends as one: a command buffer that the program commits, a submission, a marker.
-   Open        A command buffer that gpusync keeps and that is not committed: from gpusync_command_buffer_create on, or,
-               made elsewhere, from the first gpusync_encode_wait or gpusync_encode_signal on.
-   Held        Committed, but Metal does not have the work yet (wait-before-signal): the work waits on the host for a
-               point, for held work before it, or for a lower value of a timeline that it signals.
+   Open        A command buffer that gpusync keeps, not committed yet: from gpusync_command_buffer_create on, or, made
+               elsewhere, from its first gpusync_encode_wait or gpusync_encode_signal on.
+   Held        Committed, but Metal does not have it yet (wait-before-signal). It waits on the host for a point, for
+               held work before it, or for a lower value of a timeline that it signals.
    Sent        Metal has the work.
-   Ended       Its result is known, and on record if it is a failure.
-   UNORDERED   Submissions with GPUSYNC_SUBMIT_UNORDERED. They have no ticket. Ordered: all other work but markers.
-   Done        A ticket is done when it, and all tickets before it, have ended, and the GPU is finished with all. Work
-               that is given up while Metal has it (abandon, destroy on a lost device) ends, and is never done: the GPU
-               may go on with it.
-   In flight   Committed, and not done.
-   Timeline    A number that only rises, raised by work or by the host. Its values are what work waits for and signals.
-   Point       A ticket of a queue, or a value of a timeline. A point ends when the ticket does; when the value is
-               reached, or the timeline fails.
+   Ended       The result of the work is known, and on record if it is a failure.
+   UNORDERED   Submissions with GPUSYNC_SUBMIT_UNORDERED, which have no ticket. Ordered: all other work but markers.
+   Done        A ticket is done when it and all tickets before it have ended, and the GPU has finished with all of them.
+               In flight: committed, and not done.
+   Given up    Ended while Metal had the work (abandon, destroy on a lost device): never done, as the GPU goes on.
+   Point       A ticket of a queue, or a value of a timeline, a number that only rises. A point ends when the ticket
+               does; when the value is reached, or the timeline fails.
    Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
-               at their own points; a wait that sleeps looks at the whole device after pauses of 50, 100, 200, then
-               always 400 ms; polls and waits that time out, at most once in 50 ms all together; the dispatch queue
-               once a second while callbacks or a later destroy are owed. So a completed handler that Metal loses costs
-               such a pause, and the GPU times (on Metal 4 the ticket's end, too).
+               at their own points. Calls look at the whole device: while a wait sleeps, after 50, 100, 200, then every
+               400 ms; when its time is out, once in 50 ms. So does a timer, once a second while callbacks or a later
+               destroy are owed. So a handler that Metal loses costs a pause and the GPU times.
 
-   >>contract ----------------------------------------------------------------------------------------------------------
-
-   Ten sentences. Each call below keeps to them, and the tests are ordered by them.
-
+   >>contract: ten sentences, to which each call keeps, and by which the tests are ordered -----------------------------
      1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
      2. gpusync_is_done is true only when the GPU no longer uses anything that this work, and the work with tickets
         before it, uses. True stays true. Whatever another call returned, gpusync_is_done decides about memory. Of
@@ -117,78 +135,82 @@
     10. gpusync calls the program (hooks, callbacks, log, notify, trace) with no lock of its own, and never again after
         gpusync_device_destroy has returned OK, unless Metal still has a block of gpusync then (the log says so).
 
-   >>options -----------------------------------------------------------------------------------------------------------
-
-     macro                    defined in          meaning
-     GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
-     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies.
-                                                  Only the copy that made an object may be called for it.
-     GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
-     GPUSYNC_MALLOC(size)     implementing file   memory of gpusync, aligned as by malloc, or NULL; default malloc.
-     GPUSYNC_FREE(memory)     implementing file   gives it back; NULL: does nothing; default free. Define both or
-                                                  neither. Any thread calls them, Metal's too, and none with a lock of
-                                                  gpusync. Both may call what `log` may.
-     GPUSYNC_OBJC             all files           1 (default on Apple systems): Objective-C and Metal are available.
-                                                  0 (default elsewhere): calls return ERROR_UNSUPPORTED, false, 0 or
-                                                  NULL; a destroy of NULL returns OK; texts work.
-
-   The implementing file needs POSIX threads and clocks. In a strict mode such as -std=c99 define _POSIX_C_SOURCE as
-   200809L before the first include. On Apple systems define nothing, or _DARWIN_C_SOURCE as well.
+   >>calls -------------------------------------------------------------------------------------------------------------
+   Unless the comment of a call says otherwise:
+     pointers      NULL only with GPUSYNC_OPT. A NULL desc or NULL options, or zero in a field, mean defaults.
+     out, ticket   `out` gets the object, else NULL. `ticket` changes only with OK: a wait for 0 or an old one returns.
+     error         Gets the error that the call returns, else is unchanged.
+     timeout_ns    The longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
+     Threads       Any, several at once. They block up to timeout_ns, in yield and park; without it for locks alone.
+     Returns       Results, without GPUSYNC_. Comments do not repeat what these mean everywhere:
+       ERROR_INVALID_ARGUMENT   From every call: NULL without GPUSYNC_OPT, an object of a wrong kind or another device.
+       ERROR_UNSUPPORTED        From every call: there is no Metal.
+       ERROR_OUT_OF_MEMORY      From calls that make an object, encode, take work or register a function.
+       ERROR_METAL_NIL          From calls for which Metal makes an object: Metal made none.
+       ERROR_DEVICE_LOST        From calls that make an object, encode or take work. Of waits: gpusync_device_is_lost.
+       ERROR_INVALID_TICKET     Above what was committed; or GPUSYNC_EVERYTHING, where the comment does not name it.
+       ERROR_NOT_RISING         A value above GPUSYNC_MAX_VALUE. Of signals see "Order of values".
+       ERROR_DESTROYED          The object is being destroyed. From all calls on it but questions and discards; from a
+                                wait, if its point had not ended: do not touch the object any more.
+       ERROR_WOULD_DEADLOCK     In a callback, from destroy, abandon, run_callbacks, and from waits that cannot return
+                                at once, even with a timeout of 0: poll there, or use a _destroy_later call.
+       ERROR_EXECUTION          From calls that take new work: a failure sticks, see "What sticks".
 
    >>threads -----------------------------------------------------------------------------------------------------------
-
-   Objects. Any call on a device, queue, timeline or warm-up, except destroy and abandon, may come on any thread,
-   several at once. A command buffer is encoded and committed on one thread at a time (Metal's rule).
-
-   Destroy and abandon. One thread destroys an object, and gets OK once. Calls that wait for a queue or timeline, in
-   yield or park (the report lists the latter), end with ERROR_DESTROYED while it is destroyed. No other call on it may
-   be in progress, or begin, except in its own callbacks (not `destroyed`): the program ensures this, as with free(),
-   also for the calls that destroy later. (A second destroy may return ERROR_DESTROYED, which helps to find such faults;
-   do not rely on it.) In those callbacks questions are answered, and what would change the object returns
-   ERROR_DESTROYED; open command buffers stay valid until the callback that runs has returned. A thread that has waited
-   for the end or value of a commit, submission or signal may destroy before that call has returned: the call keeps what
-   it uses. Destroy waits for a callback of its own object that runs: while you call destroy, hold no lock that a
-   callback acquires.
-
-   Callbacks (`destroyed` is one) may call everything except gpusync_*_destroy, gpusync_queue_abandon and
-   gpusync_device_run_callbacks, which return ERROR_WOULD_DEADLOCK there, as does a wait that cannot return at once.
-   gpusync does not detect objects of another device: in a callback never wait for them, destroy them, or run their
-   callbacks. A callback may not change fibers: gpusync knows it by its thread, and has an autorelease pool around it.
-
+   Command buffers. One thread at a time encodes and commits a command buffer (Metal's rule): where two commit one
+   buffer Metal aborts.
+   Destroying. One thread destroys or abandons an object, once; NULL: OK, anywhere. Waits for the object end with
+   ERROR_DESTROYED. No other call on it may be in progress or begin: the program ensures this, as with free(), for
+   _later calls, too. (A second one may return ERROR_DESTROYED: do not rely on it.) A thread that has waited for what a
+   commit, submission or signal brings may destroy before that call returns. The destroy blocks in yield and park. It
+   runs the object's callbacks that have not run, and waits for one that runs: hold no lock that a callback acquires. In
+   them (not in `destroyed`) the object may be used: questions (calls that only read) are answered, changes return
+   ERROR_DESTROYED, open buffers stay valid until the callback returns. A _destroy_later call does not block, and needs
+   no memory: use it in callbacks and finalizers. When all is over, `destroyed` is called with `user`, where callbacks
+   run; not after an error, nor for NULL.
+   Callbacks (`destroyed` is one) may call all but destroy, abandon and gpusync_device_run_callbacks. In a callback
+   never wait for objects of another device, destroy them, or run their callbacks: gpusync does not detect that. A
+   callback may not change fibers: gpusync knows it by its thread. It runs with an autorelease pool.
    Hooks and log. yield, park, unpark, log and notify may call nothing that waits or runs callbacks, and no destroy but
-   a _later. (In log these return ERROR_WOULD_DEADLOCK, as in a callback: an exit() there may run destructors.) Every
-   call that is not inline may call unpark for other threads, log, notify, and trace: in such a call hold no lock that
-   they acquire, nor one that a completed handler of the program acquires: Metal may run the handlers of a command
-   buffer that never ran, as it releases the buffer (assumed). log and notify may run on several threads at once, and
-   must return soon. A log line about an object may come after its destroy has returned. gpusync has no autorelease pool
-   or thread-local value in use while yield or park runs: a fiber may resume on another thread.
-
-   Everywhere. gpusync holds no lock while it calls the program, and has no threads of its own. No call, and no
-   function that it calls, may be left by a C++ exception or longjmp, or end its thread. Never cancel a thread in a call
-   (pthread_cancel). No call is async-signal-safe. A forked child may call exec and _exit, nothing of gpusync. A thread
-   that is stopped in a call (by a collector, say) may hold a lock: until it goes on, only inline calls surely return.
+   a _later. (In log these return ERROR_WOULD_DEADLOCK, also in destructors that exit() runs there.) Every call that is
+   not inline may call unpark, log, notify and trace: hold no lock that they acquire. Nor one that a completed handler
+   acquires: Metal may run handlers as it releases a buffer that never ran (assumed). log and notify may run on several
+   threads at once, must return soon, and may come after the destroy of what they tell of. gpusync uses no autorelease
+   pool and no thread-local value across yield and park: a fiber may resume on another thread.
+   Everywhere. gpusync has no threads of its own. No C++ exception, longjmp or end of a thread (pthread_cancel) may
+   leave a call, or a function that it calls. No call is async-signal-safe. A forked child may call exec and _exit,
+   nothing of gpusync. A thread that is stopped in a call may hold a lock: then only inline calls surely return.
 
    >>ownership ---------------------------------------------------------------------------------------------------------
+   A `void *` is a Metal object: an id, a (__bridge void *), never a __bridge_transfer, or a metal-cpp pointer. gpusync
+   checks the kind of those in a desc alone. It retains what it gets for as long as it uses it; what it returns is
+   borrowed. Descs, arrays, texts, and what these point to, are not read after the call. Calls open autorelease pools of
+   their own. A command buffer is retained while open. After its commit it goes when its ticket and those before it have
+   ended, its handlers have run, and none of its values is to come.
 
-   Metal objects are `void *`: an id, a (__bridge void *), a metal-cpp pointer. (Under ARC use plain __bridge casts,
-   never __bridge_transfer.) gpusync retains the objects that the program passes in for as long as gpusync uses them.
-   Objects that gpusync returns are borrowed. Descs, arrays and texts, and what they point to, are not read after the
-   call. Calls that may get autoreleased objects from Metal open their own autorelease pool. gpusync retains a command
-   buffer from when it is open, or committed, until its ticket and all tickets before it have ended, its handlers have
-   run, and no value that it was to signal is still to come. A queue keeps the memory of up to 64 ended or refused
-   tickets for later ones, until the queue goes.
+   >>options -----------------------------------------------------------------------------------------------------------
+     macro                    defined in          meaning
+     GPUSYNC_IMPLEMENTATION   one file            the bodies are compiled here (Objective-C: with or without ARC)
+     GPUSYNC_STATIC           that file           every function is static: other files may have their own copies. Only
+                                                  the copy that made an object may be called for it.
+     GPUSYNC_API              all files           attributes of every function (dllexport, visibility, ...)
+     GPUSYNC_MALLOC(size)     implementing file   memory, aligned as by malloc, or NULL; default malloc. Called on any
+     GPUSYNC_FREE(memory)     both or neither     thread, with no lock; may call what `log` may. FREE of NULL: nothing
+     GPUSYNC_OBJC             all files           1: Objective-C and Metal are there (default on Apple). 0: calls
+                                                  return ERROR_UNSUPPORTED, false, 0, NULL; texts and NULL destroys work
+   The implementing file needs POSIX threads and clocks. With -std=c99 and the like define _POSIX_C_SOURCE as 200809L
+   before the first include; on Apple systems nothing, or _DARWIN_C_SOURCE as well.
 
    >>caveats -----------------------------------------------------------------------------------------------------------
-
-   * Never wait in one of the program's completed handlers: gpusync cannot detect it, and until the handler returns,
-     Metal changes no status of later command buffers of the queue (assumed). A slow handler delays waits for later
-     work, too. gpusync's callbacks run elsewhere.
-   * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU. Code that
-     contains gpusync may be unloaded 2 s after gpusync_device_destroy has returned OK, for a thread of Metal's may
-     still be on its way out of that code, and a timer on its way in; never if a queue was abandoned, the device was
-     lost, or the log has said that Metal still has blocks of gpusync.
-   * Not provided: waiting for "scheduled", priorities of parked threads, MTLIO queues. To end one wait from outside,
-     wait with gpusync_wait_many for ANY of its point and a value that the host signals. */
+   * Never wait in one of the program's completed handlers: gpusync cannot detect it. Until the handler returns, Metal
+     changes no status of later command buffers of the queue (assumed), so a slow one delays waits for later work.
+   * At exit with work in flight destroy nothing, or abandon the queues first: destroy waits for the GPU.
+   * Code that contains gpusync may be unloaded 2 s after gpusync_device_destroy has returned OK, for a thread of
+     Metal's or a timer may be in it. Never unload it if a queue was abandoned, the device was lost or destroyed later,
+     or the log has said that Metal still has blocks of gpusync.
+   * In a GPU capture call gpusync_device_wait before stopCapture: held work is not committed yet.
+   * Not provided: priorities of parked threads, MTLIO queues. To end one wait from outside, wait with gpusync_wait_many
+     for ANY of its point and a value that the host signals. */
 
 /* In force to the end of the file. Only the declarations are marked for NULL. Old-style casts are deliberate. */
 #ifdef __clang__
@@ -206,23 +228,19 @@
 
 #ifndef GPUSYNC_H
 #define GPUSYNC_H
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #define GPUSYNC_VERSION_MAJOR 0
 #define GPUSYNC_VERSION_MINOR 6
 #define GPUSYNC_VERSION_PATCH 0
 /** The version of this header as one number: major * 10000 + minor * 100 + patch. See gpusync_version. */
 #define GPUSYNC_VERSION (GPUSYNC_VERSION_MAJOR * 10000 + GPUSYNC_VERSION_MINOR * 100 + GPUSYNC_VERSION_PATCH)
-
 #if !defined(GPUSYNC_OBJC) && defined(__APPLE__)
 #define GPUSYNC_OBJC 1
 #elif !defined(GPUSYNC_OBJC)
 #define GPUSYNC_OBJC 0
 #endif
-
 #if defined(__GNUC__)
 #define GPUSYNC_NODISCARD __attribute__((__warn_unused_result__))
 #define GPUSYNC__UNUSED __attribute__((__unused__))
@@ -230,7 +248,6 @@
 #define GPUSYNC_NODISCARD
 #define GPUSYNC__UNUSED
 #endif
-
 #ifdef GPUSYNC_STATIC
 #define GPUSYNC__PRIVATE
 #undef GPUSYNC_API
@@ -239,9 +256,8 @@
 #define GPUSYNC_API
 #endif
 
-/* The symbols of three calls that every program needs contain the version: files compiled with different minor versions
-   of this header do not link (a plug-in with GPUSYNC_STATIC may have another). For other languages each has a plain
-   symbol, too: compare gpusync_version first. */
+/* Three symbols contain the version: files with different minor versions do not link (a plug-in with GPUSYNC_STATIC may
+   have its own). Other languages use plain symbols, after they have compared gpusync_version. */
 #define GPUSYNC__TEXT2(x) #x
 #define GPUSYNC__TEXT(x) GPUSYNC__TEXT2(x)
 #define GPUSYNC__SYMBOL(name) __asm__(GPUSYNC__TEXT(__USER_LABEL_PREFIX__) name)
@@ -252,21 +268,19 @@
 #define GPUSYNC__VERSIONED(name)
 #endif
 
-/* Marks for Clang's warnings and for Swift. GPUSYNC_OPT marks a pointer that may be NULL, no other may: the
-   declarations are an assume_nonnull region, where each pointer is non-null but the outer one of two (GPUSYNC_REQ).
-   Later versions may add values to an open enum (results, reasons, events, flags): a switch needs a default. */
+/* For Clang's warnings and for Swift: only a GPUSYNC_OPT pointer may be NULL (GPUSYNC_REQ marks the outer one of two).
+   Later versions may add values to an open enum: a switch needs a default. */
 #ifdef __clang__
 #if __has_feature(nullability) && __has_attribute(enum_extensibility)
 #define GPUSYNC__MARKS
-#endif
-#endif
-#ifdef GPUSYNC__MARKS
 #define GPUSYNC_OPT _Nullable
 #define GPUSYNC_REQ _Nonnull
 #define GPUSYNC__CLOSED_ENUM __attribute__((__enum_extensibility__(closed)))
 #define GPUSYNC__OPEN_ENUM __attribute__((__enum_extensibility__(open)))
 #define GPUSYNC__FLAG_ENUM __attribute__((__flag_enum__, __enum_extensibility__(open)))
-#else
+#endif
+#endif
+#ifndef GPUSYNC__MARKS
 #define GPUSYNC_OPT
 #define GPUSYNC_REQ
 #define GPUSYNC__CLOSED_ENUM
@@ -277,231 +291,167 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
 #ifdef GPUSYNC__MARKS
 #pragma clang assume_nonnull begin
 #endif
 
-/* ------------------------------------------------------------------------------------------------------- >>core --
-   In every call:
-
-     GPUSYNC_OPT     may be NULL. A NULL desc or NULL options mean defaults, as does zero in their fields.
-     out             gets the object with OK, else NULL.
-     ticket          may be NULL. Gets the ticket with OK, else keeps its value: a wait for 0 or an older one returns.
-     timeout_ns      the longest wait in nanoseconds, by gpusync_now_ns. 0 looks once; GPUSYNC_FOREVER: no limit.
-     void *          a Metal object. Only what a desc names is checked for its kind.
-     destroy         and abandon of NULL: OK, nothing to do, wherever it is called.
-     Returns         results without GPUSYNC_. Every call may return ERROR_INVALID_ARGUMENT (NULL where GPUSYNC_OPT is
-                     missing) and ERROR_UNSUPPORTED (no Metal); "also": in addition to that.
-     Threads any     any thread, several at once.    Blocks no   waits for locks alone. */
+/* ------------------------------------------------------------------------------------------------------- >>core -- */
 
 /* clang-format off */
 /** Every result, as X(NAME, value, text): GPUSYNC_NAME below, and what gpusync_result_string returns. */
-#define GPUSYNC_RESULTS(X)                                                                                         \
-    X(OK, 0, "success") /* of a wait or poll: the work succeeded */                                                \
-    X(TIMEOUT, 1, "the time limit passed first; nothing was cancelled")                                            \
-    X(NOT_READY, 2, "not yet, or none left")                                                                       \
-    X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL, invalid, or not allowed here: see the call in gpusync.h")  \
-    X(ERROR_UNSUPPORTED, -2,                                                                                       \
-      "this queue or this Metal cannot do it, or Metal is unavailable (no Mac? see softmetal in README)")          \
-    X(ERROR_OUT_OF_MEMORY, -3, "there is no memory")                                                               \
-    X(ERROR_NO_DEVICE, -4, "Metal has no device")                                                                  \
-    X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object")                               \
-    X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call accepts")                   \
-    X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue")                                \
-    X(ERROR_ALREADY_COMMITTED, -8,                                                                                 \
-      "the command buffer is committed or held already; after commits of other code use gpusync_commit_marker")    \
-    X(ERROR_NOT_COMMITTED, -10, "the command buffer is not committed yet") /* of gpusync_commit_marker */          \
-    X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such open command buffer")                                    \
-    X(ERROR_EXECUTION, -12,                                                                                        \
-      "the work, or what it needs, has failed; the gpusync_error of a wait, or gpusync_queue_next_error, says why")\
-    X(ERROR_RESULT_UNKNOWN, -13,                                                                                   \
-      "the work ended, but how is no longer on record: ask sooner, or raise error_log_count")                      \
-    X(ERROR_CANCELLED, -14, "the work was cancelled, and never ran")                                               \
-    X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */                  \
-    X(ERROR_DESTROYED, -16, "the object is being destroyed, or has been")                                          \
-    X(ERROR_WOULD_DEADLOCK, -17,                                                                                   \
-      "inside a callback, where no call may wait or destroy: poll, or use a _destroy_later call")                  \
-    X(ERROR_IN_USE, -18,                                                                                           \
-      "the device still has queues, timelines or warm-ups (see gpusync_device_report), or a call or handler runs") \
-    X(ERROR_NOT_RISING, -19,                                                                                       \
-      "a timeline only rises: the value is reached, sent, to come already, out of range, or not above another one") \
-    X(ERROR_QUEUE_FULL, -20,                                                                                       \
-      "the queue has no room: wait for earlier work, or commit or discard open command buffers")                   \
-    X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already: it cannot be held, nor have waits and signals") \
-    X(ERROR_COMPILE, -22, "an item of a warm-up cannot be made; gpusync_warmup_get tells why")
+#define GPUSYNC_RESULTS(X) \
+  X(OK, 0, "success") /* of a wait or poll: the work succeeded */ \
+  X(TIMEOUT, 1, "the time limit passed first; nothing was cancelled") \
+  X(NOT_READY, 2, "not yet, or none left") \
+  X(ERROR_INVALID_ARGUMENT, -1, "an argument is NULL, invalid, or not allowed here: see the call in gpusync.h") \
+  X(ERROR_UNSUPPORTED, -2, \
+    "this queue or this Metal cannot do it, or Metal is unavailable (no Mac? see softmetal in README)") \
+  X(ERROR_OUT_OF_MEMORY, -3, "there is no memory") \
+  X(ERROR_NO_DEVICE, -4, "Metal has no device") \
+  X(ERROR_METAL_NIL, -5, "Metal returned nil where it should have made an object") \
+  X(ERROR_INVALID_TICKET, -6, "not a ticket of this queue, or not one that this call accepts") \
+  X(ERROR_WRONG_QUEUE, -7, "the command buffer belongs to another command queue") \
+  X(ERROR_ALREADY_COMMITTED, -8, \
+    "the command buffer is committed or held already; after commits of other code use gpusync_commit_marker") \
+  X(ERROR_NOT_COMMITTED, -10, "the command buffer is not committed yet") /* of gpusync_commit_marker */ \
+  X(ERROR_UNKNOWN_BUFFER, -11, "the queue keeps no such open command buffer") \
+  X(ERROR_EXECUTION, -12, \
+    "the work, or what it needs, has failed; the gpusync_error of a wait, or gpusync_queue_next_error, says why") \
+  X(ERROR_RESULT_UNKNOWN, -13, "the work ended, but how is no longer on record: ask sooner, or raise error_log_count") \
+  X(ERROR_CANCELLED, -14, "the work was cancelled, and never ran") \
+  X(ERROR_DEVICE_LOST, -15, "the device was removed or ignores this program") /* permanently */ \
+  X(ERROR_DESTROYED, -16, "the object is being destroyed, or has been") \
+  X(ERROR_WOULD_DEADLOCK, -17, \
+    "inside a callback, where no call may wait or destroy: poll, or use a _destroy_later call") \
+  X(ERROR_IN_USE, -18, \
+    "the device still has queues, timelines or warm-ups (see gpusync_device_report), or a call or handler runs") \
+  X(ERROR_NOT_RISING, -19, \
+    "a timeline only rises: the value is reached, sent, to come already, out of range, or not above another one") \
+  X(ERROR_QUEUE_FULL, -20, "the queue has no room: wait for earlier work, or commit or discard open command buffers") \
+  X(ERROR_ENQUEUED, -21, "the command buffer is enqueued already: it cannot be held, nor have waits and signals") \
+  X(ERROR_COMPILE, -22, "an item of a warm-up cannot be made; gpusync_warmup_get tells why")
 /* clang-format on */
 
-/** What a call returns. Zero: success. Positive: not an error, the answer is "not yet". Negative: an error.
-    EXECUTION, CANCELLED, NOT_RISING, DESTROYED, DEVICE_LOST and RESULT_UNKNOWN may be how work ended, and so may a
-    result that the program gave to gpusync_timeline_fail; all others are about the call. No result has to be compared
-    to know whether memory may be used again: gpusync_is_done decides. An open enum: Metal gets new reasons. */
+/** What a call returns. Zero: success. Positive: "not yet", no error. Negative: an error. An open enum. Work ends with
+    OK, EXECUTION (Metal reports a failure), CANCELLED, NOT_RISING (its signal was overtaken), DESTROYED (abandoned;
+    what it needs is destroyed), DEVICE_LOST, RESULT_UNKNOWN, or what gpusync_timeline_fail got. What waited for it ends
+    likewise. All other results are about the call. gpusync_is_done alone decides about memory. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_result {
 #define GPUSYNC__RESULT(name, value, text) GPUSYNC_##name = value,
     GPUSYNC_RESULTS(GPUSYNC__RESULT)
 } gpusync_result;
-
-/** The text of a result.
-    Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
+/** The text of a result: static English, also for unknown values. */
 GPUSYNC_API const char *gpusync_result_string(gpusync_result result);
-
 typedef struct gpusync_device gpusync_device;     /**< Stands for an MTLDevice: hooks, callbacks. */
 typedef struct gpusync_queue gpusync_queue;       /**< Stands for an MTLCommandQueue: tickets, failures. */
 typedef struct gpusync_timeline gpusync_timeline; /**< A number that only rises, in an MTLSharedEvent: >>more. */
 typedef struct gpusync_warmup gpusync_warmup;     /**< What is made in advance, as pipelines: >>rare. */
 typedef struct gpusync_hooks gpusync_hooks;       /**< How a wait sleeps: >>rare. */
 typedef struct gpusync_spin gpusync_spin;         /**< How long a wait spins: >>rare. */
-
+typedef struct gpusync_error gpusync_error;       /**< One failure: below. */
 /** The number of a piece of work on its queue: 1, 2, 3, ... Each queue has its own: for several keep gpusync_points. */
 typedef int64_t gpusync_ticket;
 #define GPUSYNC_NO_TICKET INT64_C(0) /**< No work: done, as every ticket below is, such as `ticket - 2` of ticket 1. */
 #define GPUSYNC_EVERYTHING INT64_MAX /**< All work committed to the queue up to the call. */
 #define GPUSYNC_FOREVER UINT64_MAX   /**< A timeout without a limit. */
 
-/** The severity of a log line. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_log_level {
     GPUSYNC_LOG_WARNING = 1, /**< A wait ended at its limit; Metal still has blocks of gpusync at the device's end. */
     GPUSYNC_LOG_ERROR = 2    /**< A command buffer failed on the GPU; the device is lost. */
 } gpusync_log_level;
-
-/** Gets one line of text without a newline, valid during the call. Any thread, Metal's too: see >>threads. The function
-    returns soon, waits for nothing, and throws nothing; it may call gpusync_device_report. A wait may return a failure
-    before gpusync logs it. Objects without a label have numbers, one series for the device. */
+/** Gets one line of text without a newline, valid during the call, on any thread: see "Hooks and log". May call
+    gpusync_device_report. A wait may return before its failure is logged. Objects without a label have numbers. */
 typedef void (*gpusync_log_fn)(void *GPUSYNC_OPT user, gpusync_log_level level, const char *text);
 
-/** Where callbacks run: see gpusync_on_done. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_callback_mode {
     GPUSYNC_CALLBACKS_QUEUED = 0, /**< Soon, on a serial dispatch queue: gpusync's own is "user initiated". */
     GPUSYNC_CALLBACKS_MANUAL      /**< In gpusync_device_run_callbacks. */
 } gpusync_callback_mode;
-
-/** Callbacks have become due, one or several: arrange a gpusync_device_run_callbacks. Any thread: see >>threads. */
+/** Callbacks have become due: arrange a gpusync_device_run_callbacks. Any thread: see "Hooks and log". */
 typedef void (*gpusync_notify_fn)(void *GPUSYNC_OPT user);
 
-/** Options of a device. */
 typedef struct gpusync_device_desc {
     void *GPUSYNC_OPT metal_device; /**< An MTLDevice; NULL: the system's default, else the first of the list. */
     const gpusync_hooks *GPUSYNC_OPT hooks; /**< NULL: a wait blocks its thread. */
     const gpusync_spin *GPUSYNC_OPT spin;   /**< NULL: each wait decides by what its queue has done. */
     gpusync_log_fn GPUSYNC_OPT log;         /**< NULL: silent. */
     void *GPUSYNC_OPT log_user;             /**< Passed to log. */
-    gpusync_callback_mode callback_mode;    /**< Where callbacks run. */
-    /** QUEUED: a dispatch_queue_t, which must be serial (not checked); retained. Give it a quality of service: without
-        one libdispatch uses that of the first thread that asks. NULL: gpusync's. MANUAL: unused. */
+    gpusync_callback_mode callback_mode;    /**< Where callbacks run: see >>more. */
+    /** QUEUED: a serial dispatch_queue_t (not checked), best with a quality of service of its own; NULL: gpusync's. */
     void *GPUSYNC_OPT callback_queue;
     gpusync_notify_fn GPUSYNC_OPT notify; /**< MANUAL; NULL: the program runs callbacks now and then. */
     void *GPUSYNC_OPT notify_user;        /**< Passed to notify. */
 } gpusync_device_desc;
 
 /** Make the gpusync_device of an MTLDevice, one for each (not checked): two of one cannot share points.
-    Returns  OK; ERROR_NO_DEVICE; ERROR_OUT_OF_MEMORY. ERROR_INVALID_ARGUMENT also: park without unpark
-             or unpark without park, an unknown callback_mode, a metal_device that is not one.
-    Threads any   Blocks no   Owns retains the Metal device */
+    Returns  OK; ERROR_NO_DEVICE. ERROR_INVALID_ARGUMENT: also park or unpark alone, or an unknown callback_mode. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_create(const gpusync_device_desc *GPUSYNC_OPT desc,
                                                                    gpusync_device *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_device_create");
-
-/** Destroy a device that has no queue, timeline or warm-up any more. After OK gpusync calls no function of the program,
-    but for what "Blocks" says.
-    Returns  OK; ERROR_IN_USE: one of these is left, perhaps one that a gpusync_*_destroy_later call is destroying: it
-             is gone when its `destroyed` is called; ERROR_WOULD_DEADLOCK: in a callback. An error changes nothing.
-    Threads one, see >>threads   Owns releases the Metal device
-    Blocks in the yield and park hooks, until a callback that runs has returned; then a second at most, until other
-           calls have left the device, what gpusync has put on the callback queue has run (never call this on that
-           queue), and Metal has dropped the blocks of gpusync's handlers, which it does after each handler (assumed);
-           and 100 ms at most until it has dropped those of listeners. If any of this has not happened, the log says so:
-           the code of gpusync must stay loaded, and a call still in it may log or notify, or be in yield or park. */
+/** Destroy a device that has no queue, timeline or warm-up any more. After OK gpusync calls the program no more.
+    Returns  OK. ERROR_IN_USE: an object is left, perhaps of a _destroy_later call: then until `destroyed` is called.
+    Blocks   Until a running callback has returned. Then a second at most, until other calls and Metal's handlers have
+             left gpusync, and what it put on the callback queue has run: never call this on that queue. Then 100 ms at
+             most for listeners. If one remains, the log says so. It may use hooks, log, notify: never unload it. */
 GPUSYNC_API gpusync_result gpusync_device_destroy(gpusync_device *GPUSYNC_OPT device);
 
-/** Options of a queue. */
 typedef struct gpusync_queue_desc {
     void *GPUSYNC_OPT metal_queue; /**< An MTLCommandQueue of this device; NULL: make one. */
-    /** Shows in failures and in the log; given to a queue that gpusync makes. NULL: that of metal_queue. */
-    const char *GPUSYNC_OPT label;
-    /** Room: command buffers that may be open, held or sent at a time, gpusync's own, too: a marker, and the one for
-        the waits of a submission ON_GPU. Work without any counts as one. 0: 63; Metal 4: no limit. Metal does not
-        report the count of a queue that the program made (64 by default): pass one less than yours. */
+    const char *GPUSYNC_OPT label; /**< Shows in failures and log, on a new queue in Metal, too; NULL: metal_queue's. */
+    /** Room: command buffers that may be open, held or sent at a time, gpusync's own, too (a marker, the one with the
+        waits of a submission ON_GPU). Work without any counts as one. 0: 63; Metal 4: no limit. Metal does not report
+        the count of a queue that the program made (64 by default): pass one less than yours. */
     uint32_t max_command_buffer_count;
-    /** Failures on record for gpusync_queue_next_error; 0: 64. With sticky_failure at least the limit above, if there
-        is one: the first failure stays on record beside those that inherit it. */
+    /** Failures on record; 0: 64. With sticky_failure at least the limit above, if any: so the first is not lost. */
     uint32_t error_log_count;
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the device's. */
-    bool sticky_failure;                  /**< A failure sticks: see gpusync_queue_failure. */
-    /** Asks Metal which encoder failed (gpusync_error.encoder), for command buffers that gpusync makes; it costs time
-        on CPU and GPU. Other buffers bring MTLCommandBufferDescriptor.errorOptions of their own. macOS 11, iOS 14. */
+    bool sticky_failure;                  /**< A failure sticks: see "What sticks". */
+    /** Metal tells which encoder failed, of buffers made here (others: errorOptions); slow. macOS 11, iOS 14. */
     bool encoder_status;
     void *GPUSYNC_OPT user; /**< Comes back as gpusync_error.queue_user; never read. */
 } gpusync_queue_desc;
 
-/** Make the gpusync_queue of a command queue of the device, one for each: two of one command queue, which gpusync does
-    not detect, would each know only their own commits.
-    Returns  OK; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST. ERROR_UNSUPPORTED also: desc->metal_queue is
-             no MTLCommandQueue. ERROR_INVALID_ARGUMENT also: metal_queue is one of another device.
-    Threads any   Blocks no   Owns retains the Metal queue; the device must outlive the queue */
+/** Make the gpusync_queue of a command queue, one for each (not checked): two would each know only their own commits.
+    Returns  OK. ERROR_UNSUPPORTED: also metal_queue is no MTLCommandQueue. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_create(gpusync_device *device,
                                                                   const gpusync_queue_desc *GPUSYNC_OPT desc,
                                                                   gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out)
     GPUSYNC__VERSIONED("gpusync_queue_create");
-
-/** Wait until the GPU is finished with all that the queue has sent, then destroy the queue. Held work never runs.
-    It ends with ERROR_CANCELLED; open command buffers are discarded, as by gpusync_command_buffer_discard. Calls
-    of other threads that wait for tickets which have not ended return ERROR_DESTROYED. Callbacks of the queue that have
-    not run yet run in this call, on its thread. It runs no callback of another object: if the queue's work cannot end
-    before one of those has run, destroy does not return. With CALLBACKS_MANUAL call gpusync_device_run_callbacks first.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it, if
-             detected; ERROR_DEVICE_LOST: the device is lost, and a second after the loss some work had not ended: the
-             queue is destroyed, as by gpusync_queue_abandon, but that work ends with ERROR_DEVICE_LOST.
-    Threads one, see >>threads   Owns releases what the queue kept
-    Blocks until the GPU is finished, in the yield and park hooks, without a limit: for a GPU that may hang wait with a
-           limit first, then call gpusync_queue_abandon */
+/** Wait until the GPU has finished what the queue has sent, without a limit, then destroy the queue ("Destroying"). If
+    the GPU may hang, wait with a limit first, then call gpusync_queue_abandon. Held work ends with ERROR_CANCELLED;
+    open buffers are discarded. If the queue's work needs a callback of another object, the call does not return: with
+    CALLBACKS_MANUAL call gpusync_device_run_callbacks first.
+    Returns  OK. ERROR_DEVICE_LOST: the queue is gone; work that had not ended a second after the loss was given up. */
 GPUSYNC_API gpusync_result gpusync_queue_destroy(gpusync_queue *GPUSYNC_OPT queue);
 
-/** Options of a command buffer. */
 typedef struct gpusync_command_buffer_desc {
     const char *GPUSYNC_OPT label; /**< Shows in failures; NULL: none. */
     bool unretained_references;    /**< Metal does not retain encoded resources: the program keeps them alive. */
-    /** An MTLCommandBufferDescriptor, for everything that Metal can do for one command buffer; NULL: none. Its
-        retainedReferences counts: unretained_references must be false. macOS 11, iOS 14. */
+    /** An MTLCommandBufferDescriptor; NULL: none. unretained_references must be false then. macOS 11, iOS 14. */
     void *GPUSYNC_OPT descriptor;
 } gpusync_command_buffer_desc;
 
-/** Make a command buffer of this queue. It is open until its commit or discard.
-    While the queue is full (gpusync_queue_desc.max_command_buffer_count) the call waits for room; those that sleep are
-    served in the order in which they came. Room comes back when work ends, of work that never ran when its buffer is
-    released (see >>ownership), and with a discard. Metal also counts command buffers that gpusync does not know, those
-    that a look found ended whose handlers have not returned, and discarded or never run ones that the program still
-    references: if these fill the queue, the call blocks in Metal, whatever its limit.
-    timeout_ns  0: does not wait for room.
-    Returns  OK; TIMEOUT: no room; NOT_READY: no room, in a callback with timeout_ns 0; ERROR_WOULD_DEADLOCK: no room,
-             in a callback with a limit above 0; ERROR_QUEUE_FULL: timeout_ns is FOREVER, all places are open command
-             buffers, and the last of these was opened a second ago or more: only the program makes room;
-             ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY;
-             ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED also: this Metal accepts no descriptor.
-             ERROR_INVALID_ARGUMENT also: descriptor is not one, or comes with unretained_references.
-    Threads any   Blocks up to timeout_ns, in the yield and park hooks   Owns *out is borrowed: see >>ownership */
+/** Make a command buffer of this queue. It is open until its commit or discard. While the queue is full
+    (max_command_buffer_count) the call waits, in the order of the calls. Room comes back with a discard, with the end
+    of work, and, if that never ran, with the release of its buffer. The call blocks in Metal if buffers that gpusync
+    does not count fill its queue: those of other code, those whose handlers run, those that never ran and are kept.
+    Returns  OK; TIMEOUT: no room; in a callback NOT_READY with timeout_ns 0, else ERROR_WOULD_DEADLOCK.
+             ERROR_QUEUE_FULL: FOREVER, and all places have been open buffers for a second: only the program makes room.
+             ERROR_UNSUPPORTED: also Metal takes no descriptor. ERROR_INVALID_ARGUMENT: also unretained with one. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_command_buffer_create(
     gpusync_queue *queue, const gpusync_command_buffer_desc *GPUSYNC_OPT desc, uint64_t timeout_ns,
     void *GPUSYNC_OPT *GPUSYNC_REQ out) GPUSYNC__VERSIONED("gpusync_command_buffer_create");
-
-/** Give an open command buffer back: it will never be committed. Use it when a frame is dropped.
-    The buffer signals nothing, and fails no timeline either: a value that it was to signal may be signalled by other
-    work; what waits for the value waits on, until gpusync_timeline_fail. Never discard a buffer that the program has
-    enqueued, and not committed: its Metal queue would wait for it.
-    Returns  OK; ERROR_UNKNOWN_BUFFER: the queue does not keep the buffer, or does not any more.
-    Threads any   Blocks no   Owns releases the buffer */
+/** Give an open command buffer back that will not be committed, as when a frame is dropped. It signals nothing, and
+    fails no timeline: other work may signal its values; what waits for them waits on, until gpusync_timeline_fail.
+    Commit an enqueued one first: its Metal queue would wait.   Returns  OK; ERROR_UNKNOWN_BUFFER. */
 GPUSYNC_API gpusync_result gpusync_command_buffer_discard(gpusync_queue *queue, void *command_buffer);
 
-/** Commit a command buffer and get its ticket. Call this instead of [buffer commit].
-    command_buffer  Of the same MTLCommandQueue, made anywhere; not a wrapper that replaces its command buffer
-                    (MPSCommandBuffer: see gpusync_commit_marker). End its encoders before, and add nothing afterwards.
-                    One that was made elsewhere needs no room, but counts.
-    Returns  OK: sent; or held; or ended, never sent, since what it waits for has failed. Never call waitUntilCompleted
-             on a buffer that may be held. After an error the buffer is as before: commit it later, or discard it.
-             ERROR_ALREADY_COMMITTED: Metal has the buffer, or it is held. ERROR_ENQUEUED: see "Enqueued" in >>more.
-             ERROR_NOT_RISING: it signals a value that it may not ("Order of values"). The failure of a timeline that it
-             is to signal. ERROR_EXECUTION: a failure sticks, see gpusync_queue_failure. ERROR_WRONG_QUEUE;
-             ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
-    Threads any, one at a time for a command buffer   Blocks no   Owns retains the buffer: see >>ownership */
+/** Commit a command buffer of the same MTLCommandQueue and get its ticket, in place of [buffer commit]. End its
+    encoders before, and add nothing afterwards. With OK the buffer is sent, held, or ended unsent, since what it waits
+    for has failed: never call waitUntilCompleted if it may be held. After an error the buffer is as before: commit it
+    later, or discard it. A buffer made elsewhere needs no room, but counts. For MPSCommandBuffer see markers.
+    Returns  OK; ERROR_ALREADY_COMMITTED: Metal has it, or it is held; ERROR_ENQUEUED: see "Enqueued"; ERROR_NOT_RISING,
+             or the failure of a timeline: of its signals; ERROR_WRONG_QUEUE. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
@@ -516,11 +466,9 @@ typedef struct gpusync__head {
 #endif
 
 /** True if the GPU no longer uses anything that this work, and all work with tickets before it, uses, whether it
-    succeeded or failed. Ask this before memory is used again. One load, no message to Metal.
-    ticket   0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done, UNORDERED work, too (four
-             loads). Does not look: in a loop call gpusync_poll now and then, for a handler that Metal has lost.
-    Returns  false for NULL, whatever the ticket, and for a ticket that was not issued. Never true too early.
-    Threads any   Blocks no, wait-free   Owns nothing */
+    succeeded or failed. Ask this before memory is used again. One load, wait-free, never true too early. Does not look:
+    in a loop poll now and then, for a handler that Metal has lost. False for NULL, or if not issued.
+    ticket  0 and below: true. GPUSYNC_EVERYTHING: true if all that was committed is done, UNORDERED work, too. */
 GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, gpusync_ticket ticket)
 {
 #if GPUSYNC_OBJC
@@ -528,8 +476,7 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
     uint64_t completed, ended;
     if (!head)
         return false;
-    /* What has completed is read first. In the other order a commit and its end between two loads would make a busy
-       queue look finished. */
+    /* First what has completed: else a commit and its end between two loads would make a busy queue look finished. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
     if (ticket != GPUSYNC_EVERYTHING)
         return ticket <= (gpusync_ticket)completed;
@@ -542,10 +489,7 @@ GPUSYNC_API inline bool gpusync_is_done(const gpusync_queue *GPUSYNC_OPT queue, 
     return false;
 #endif
 }
-
-/** How much work is not done: 0 means that the queue is idle. Four loads, no message to Metal.
-    Returns  never too few; too many by UNORDERED work that has ended before earlier such work has; 0 for NULL.
-    Threads any   Blocks no, wait-free   Owns nothing */
+/** How much work is not done; 0 for NULL. Never too few: UNORDERED work counts until earlier such work has ended. */
 GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT queue)
 {
 #if GPUSYNC_OBJC
@@ -553,7 +497,7 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
     uint64_t completed;
     if (!head)
         return 0;
-    /* What has completed is read first: in the other order work that ends in between would make the sum too small. */
+    /* First what has completed: else work that ends in between would make the sum too small. */
     completed = __atomic_load_n(&head->completed, __ATOMIC_ACQUIRE);
     completed += __atomic_load_n(&head->ended, __ATOMIC_ACQUIRE);
     return __atomic_load_n(&head->committed, __ATOMIC_RELAXED) + __atomic_load_n(&head->submitted, __ATOMIC_RELAXED) -
@@ -564,77 +508,90 @@ GPUSYNC_API inline uint64_t gpusync_in_flight(const gpusync_queue *GPUSYNC_OPT q
 #endif
 }
 
-/** When the GPU ran a ticket, by Metal's GPUStartTime and GPUEndTime: seconds of the host's clock. A marker has
-    the times of its own command buffer, not of the work before it. */
+/** When the GPU ran a ticket (GPUStartTime, GPUEndTime), in seconds of the host's clock; a marker: its own buffer. */
 typedef struct gpusync_times {
     double gpu_start_s; /**< The first start of its command buffers; 0: none ran, or a handler has not run. */
     double gpu_end_s;   /**< The last end, likewise. */
 } gpusync_times;
 
-/** Look now whether a ticket has ended, and how: reads Metal's status, even before the handler has run.
-    ticket   GPUSYNC_EVERYTHING: all that was committed before the call. 0 and below: OK.
-    times    May be NULL. Gets the GPU's times when the call returns how the ticket ended, else zeros. They are zero
-             until the completed handler has run, for work that never ran, for EVERYTHING, and for a ticket that 256
-             newer ones followed.
-    Returns  NOT_READY: not yet. ERROR_DEVICE_LOST: not yet, and the device was lost a second ago or more. Otherwise the
-             ticket has ended, and the GPU is finished with its work, unless that was given up (abandon, destroy on a
-             lost device): OK; ERROR_EXECUTION; ERROR_CANCELLED; ERROR_NOT_RISING: its signal was overtaken while it was
-             held; ERROR_DEVICE_LOST: it was held; ERROR_RESULT_UNKNOWN: its failure, or that of what it waited for, was
-             dropped from the record, or may have been; the failure of what it waited for. EVERYTHING: OK, or the
-             failure that gpusync_wait would return, which stays to be returned. ERROR_INVALID_TICKET: above what was
-             committed.
-    Threads any, also in callbacks   Blocks no   Owns nothing */
+/** Look now whether a ticket has ended, and how, by Metal's status, even before the handler has run. The GPU is then
+    finished with its work, unless that was given up.
+    times    Zeros if no end is told, for EVERYTHING, and for a ticket that 256 newer ones followed: find those in the
+             trace, or poll after a wait with gpusync_wait_options.handlers.
+    Returns  How the ticket ended; 0 and below: OK. NOT_READY: not yet. EVERYTHING (all that was committed before the
+             call): OK, or the failure that gpusync_wait would return, which stays to be returned. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket,
                                                           gpusync_times *GPUSYNC_OPT times);
 
-/* Everything. A wait for GPUSYNC_EVERYTHING covers all that its queue has committed, UNORDERED work, too. It returns
-   the oldest failure on record, ERROR_CANCELLED too, that had not been told when it began. When it returns one, all up
-   to the newest one of the tickets that it covers count as told. So waits that overlap each return it, and one that
-   begins later does not: threads that share a queue wait for their tickets. A failure of UNORDERED work counts as soon
-   as it is on record. If the oldest was pushed off the record, the oldest that is left is returned, of whatever work,
-   with gpusync_error.dropped. While a failure sticks, a wait for everything that has no older one to tell returns it.
-   After a TIMEOUT none is told. To see every failure use gpusync_queue_next_error. */
+/* Everything. A wait for GPUSYNC_EVERYTHING covers all that its queue has committed. It returns the oldest failure on
+   record that had not been told when it began, ERROR_CANCELLED too. All up to the newest of the tickets that it covers
+   then count as told. So waits that overlap each return it, and one that begins later does not: threads that share a
+   queue wait for their tickets. A failure of UNORDERED work counts once it is on record. If the oldest was pushed off
+   the record, the oldest that is left stands for it, with gpusync_error.dropped. If none is left to tell, the one that
+   sticks is returned. A TIMEOUT tells none. gpusync_queue_next_error has all. */
 
-typedef struct gpusync_error gpusync_error;
-
-/** Options of one wait. */
 typedef struct gpusync_wait_options {
     const gpusync_spin *GPUSYNC_OPT spin; /**< NULL: the queue's; for a timeline or several points the device's. */
     gpusync_error *GPUSYNC_OPT error;     /**< Filled with an error (several points: see there); else unchanged. */
-    /** For tickets: waits until the completed handlers that the program added before the commit have run, too: those of
-        the ticket and of the tickets before it (not those of work that never ran, or before a marker). For a handler
-        that Metal never calls, and keeps, the wait ends at its limit, with TIMEOUT. Never make such a wait in a
-        completed handler. Assumed: Metal runs handlers in the order of their addition; gpusync adds its own, which
-        notes GPU times, last. So after such a wait gpusync_poll has the times. */
+    /** For tickets: waits until completed handlers that the program added have run, too, of the ticket and those before
+        it (not of work that never ran, or before a marker). If Metal never calls one: TIMEOUT. Never in a completed
+        handler. GPU times are there then: gpusync adds its handler last, and Metal keeps the order (assumed). */
     bool handlers;
 } gpusync_wait_options;
 
-/** Wait until a ticket has ended: all tickets before it have, too. A wait for what is done costs two loads.
-    ticket   GPUSYNC_EVERYTHING: all that was committed to the queue before the call. See "Everything" above.
-    Work that has ended by the deadline counts as ended. A wait that timed out can be repeated.
-    Returns  how the ticket ended, as gpusync_poll; OK: the work succeeded. TIMEOUT. ERROR_INVALID_TICKET.
-             ERROR_DESTROYED: the queue is being destroyed, and the ticket has not ended, or, of a wait with handlers,
-             one has not run: do not touch the queue any more. ERROR_DEVICE_LOST: a second after the loss of the device
-             the ticket had not ended, or a handler not run. ERROR_WOULD_DEADLOCK: in a callback where the call would
-             have to wait, even if the timeout is 0: use gpusync_poll.
-    Threads any   Blocks up to timeout_ns, in the yield and park hooks, with no lock held   Owns nothing */
+/** Wait until a ticket has ended: all tickets before it have, too. For what is done two loads. Work that has ended by
+    the deadline counts as ended. A wait that timed out can be repeated. EVERYTHING: all committed before the call.
+    Returns  How the ticket ended; TIMEOUT. With handlers ERROR_DESTROYED, ERROR_DEVICE_LOST also if one has not run. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket,
                                                           uint64_t timeout_ns,
                                                           const gpusync_wait_options *GPUSYNC_OPT options);
-
-/** Wait for every queue that the device has at the call, up to the last commit of each. One limit covers all queues.
-    A queue that is being destroyed is skipped. The wait is one for the GPUSYNC_EVERYTHING of each queue, and tells the
-    failures of the queue that it returns one of, of no other.
-    options  error: the failure of one queue, which gpusync_error.queue_label names; with TIMEOUT, too.
-    Returns  as gpusync_wait of EVERYTHING, ERROR_DESTROYED only as the end of work. ERROR_OUT_OF_MEMORY: the call
-             allocates where the device has more than 16 queues, timelines and warm-ups.
-    Threads any   Blocks as gpusync_wait   Owns nothing */
+/** Wait for everything on each queue of the device, with one limit. A queue that is being destroyed is skipped. The
+    failures of the queue that it returns one of (error.queue_label) are told, of no other; TIMEOUT fills error, too.
+    With more than 16 objects the call allocates.   Returns  as gpusync_wait; ERROR_OUT_OF_MEMORY. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_wait(gpusync_device *device, uint64_t timeout_ns,
                                                                  const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** Why a command buffer failed, and what helps: from the driver's error number if gpusync knows it, else from Metal's
-    code (examples/metal-behaves.md). An error of another domain is OTHER, as are gpusync's own, except
-    CANCELLED and, of a wait that Metal 4 gave up, GPU_TIMEOUT. An open enum: Metal gets new failures. */
+/** A point to wait for or to signal. Calls that get a point check it, and retain what it names. */
+typedef struct gpusync_point {
+    gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
+    gpusync_ticket ticket;                  /**< GPUSYNC_EVERYTHING: only in gpusync_wait_many. */
+    gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value; NULL: the point is a ticket. */
+    uint64_t value;                         /**< Up to GPUSYNC_MAX_VALUE. */
+} gpusync_point;
+
+/** The point of a ticket, unchecked. */
+GPUSYNC_API inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_point point = {queue, ticket, NULL, 0};
+    return point;
+}
+/** The point of a value, unchecked. */
+GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_point point = {NULL, 0, timeline, value};
+    return point;
+}
+
+typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
+    GPUSYNC_WAIT_ALL,           /**< When every point has ended. */
+    GPUSYNC_WAIT_ANY,           /**< When one point has ended, well or badly. */
+    GPUSYNC_WAIT_ALL_OR_FAILURE /**< When every point has ended, or one has failed. */
+} gpusync_wait_for;
+
+/** Wait for several points of one device; one may occur several times. A point fails when its object is destroyed, or a
+    second after the loss of the device, if it has not ended when the wait looks again. More than 16 points allocate.
+    which    Gets an index into points, or count, whatever the call returns. ANY: of the point that ended, the lowest if
+             several have. Else: the lowest that failed; count: none has, or the call was refused.
+    options  error: that of the point of `which`, also with TIMEOUT. EVERYTHING: its failures are told, of no other.
+    Returns  As a wait for the point of `which`; if that is count, OK: every point succeeded, or there is none. TIMEOUT:
+             with ALL a point may have failed. ERROR_INVALID_ARGUMENT: also ANY of none. ERROR_OUT_OF_MEMORY. */
+GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *GPUSYNC_OPT points, size_t count,
+                                                               gpusync_wait_for how, uint64_t timeout_ns,
+                                                               const gpusync_wait_options *GPUSYNC_OPT options,
+                                                               size_t *GPUSYNC_OPT which);
+
+/** Why a command buffer failed, by the driver's error number, else by Metal's code (examples/metal-behaves.md). A
+    failure of gpusync's own is CANCELLED, GPU_TIMEOUT (Metal 4 gave a wait up) or OTHER. An open enum. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_NONE = 0,         /**< No failure. */
     GPUSYNC_FAILURE_OUT_OF_MEMORY,    /**< Free memory or split the work, then encode it again. */
@@ -649,363 +606,206 @@ typedef enum GPUSYNC__OPEN_ENUM gpusync_failure {
     GPUSYNC_FAILURE_OTHER             /**< See domain, code and message. */
 } gpusync_failure;
 
-/** One failure. Text is valid UTF-8 (a label that is not is taken as Latin-1), cut to fit at a character, always
-    terminated, with the line breaks that it had; empty where unknown. */
+/** One failure. Texts are UTF-8 (labels that are not: Latin-1), terminated, cut at a character; empty: unknown. */
 struct gpusync_error {
     gpusync_result result;   /**< What a wait for the ticket returns. */
     gpusync_failure failure; /**< The class: what helps. */
-    gpusync_ticket ticket;   /**< Of the queue that was asked; of a timeline that was asked: of the work that failed it.
-                                  0: UNORDERED work (see label); the call, or the timeline, failed, not work; or its
-                                  record was dropped. */
-    gpusync_ticket origin;   /**< inherited: the first failure's ticket, on the queue that queue_label names (with
-                                  ERROR_RESULT_UNKNOWN: of which nothing is known any more). 0: UNORDERED work, or no
-                                  work, failed first. Not inherited: as ticket. */
-    int64_t code;            /**< NSError code: look at the domain first. */
-    uint64_t dropped;        /**< Of gpusync_queue_next_error, and of waits for GPUSYNC_EVERYTHING: failures that newer
-                                  ones pushed off the record, unread or untold, before this one. */
-    bool inherited;          /**< The failure of what the work waited for, or one that stuck: its texts, too. */
-    bool ran;                /**< Metal had this work: memory may have been written. */
-    bool in_use;             /**< This work was given up while Metal had it (abandon, destroy on a lost device): the GPU
-                                  may use its memory, for ever. Of earlier work gpusync_is_done tells. */
-    bool transient;          /**< The same work, encoded into a new command buffer, may succeed. */
+    /** Of the queue that was asked; of a timeline: of the work that failed it. 0: UNORDERED work (see label); the call,
+        or the timeline, failed, not work; or its record was dropped. */
+    gpusync_ticket ticket;
+    /** As ticket; inherited: the ticket that failed first (ERROR_RESULT_UNKNOWN: the one that is off the record), on
+        the queue of queue_label. 0: UNORDERED work, or none, failed first. */
+    gpusync_ticket origin;
+    int64_t code;     /**< NSError code: look at the domain first. */
+    uint64_t dropped; /**< Of next_error, EVERYTHING: failures before this one that newer ones pushed off the record. */
+    bool inherited;   /**< The failure of what the work waited for, or one that stuck: its texts, too. */
+    bool ran;         /**< Metal had this work: memory may have been written. */
+    bool in_use;      /**< This work was given up: the GPU may use its memory. Of earlier work gpusync_is_done tells. */
+    bool transient;   /**< The same work, encoded into a new command buffer, may succeed. */
     void *GPUSYNC_OPT queue_user; /**< gpusync_queue_desc.user of the queue of queue_label; NULL: no queue failed. */
     char domain[64];              /**< NSError domain; empty: a failure of gpusync's own. */
     char message[256];            /**< NSError localizedDescription, or a text of gpusync. */
-    char label[64];               /**< Of the command buffer; of a submission, where its buffer has none, and of
-                                       inherited failures of UNORDERED work. */
-    char queue_label[64];         /**< Of its queue; inherited: of the queue that failed first, as label. */
-    char encoder[64];             /**< Label of the encoder that Metal names as faulted, else as affected: needs
-                                  gpusync_queue_desc.encoder_status. */
+    char label[64];       /**< Of the command buffer, else of the submission; inherited: of UNORDERED work itself. */
+    char queue_label[64]; /**< Of its queue; inherited: of the queue that failed first, as label. */
+    char encoder[64];     /**< One that Metal names as faulted, else as affected: needs encoder_status. */
 };
 
 #define GPUSYNC_FROM_NOW UINT64_MAX /**< A cursor of gpusync_queue_next_error that skips what is on record. */
-
-/** Read the next failure of this queue that the cursor has not seen. Use it for logs and for recovery.
-    cursor   The reader's own number. 0 starts at the oldest failure on record. With GPUSYNC_FROM_NOW the call sets the
-             cursor after the newest one and returns NOT_READY. Otherwise only OK changes the cursor.
-    error    Gets the failure when OK, else is unchanged.
-    A cursor passes every failure on record once, in the order in which the tickets ended, cancelled ones, too. A
-    failure is on record before a poll, a wait or a callback has it.
-    Returns  OK; NOT_READY: no more for now.   Threads any, each cursor on one at a time   Blocks no   Owns nothing */
+/** Read the next failure of this queue that the cursor has not seen, for logs and recovery. A cursor passes every
+    failure on record once, in the order in which tickets ended. Each is on record before a call or callback tells it.
+    cursor  The reader's own, on one thread at a time. 0: from the oldest on record. GPUSYNC_FROM_NOW: the call sets it
+            after the newest, and returns NOT_READY. Else only OK changes it.   Returns  OK; NOT_READY: no more now. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor,
                                                                       gpusync_error *error);
 
-/** The text of a class.   Returns  static English, also for unknown values.   Threads any   Blocks no   Owns nothing */
+/** The text of a class: static English, also for unknown values. */
 GPUSYNC_API const char *gpusync_failure_string(gpusync_failure failure);
-
-/** True if the device is lost: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has said so. It stays lost.
-    From then on new work is refused with ERROR_DEVICE_LOST, and held work ends with it. Work that Metal has may run,
-    and ends as before. One second after the loss waits and polls return ERROR_DEVICE_LOST for what has not
-    ended, and destroy gives such work up. These errors have the class, code and text of the loss. gpusync_is_done stays
-    the truth. Callbacks of work that never ends come with the destroy of its queue. Only a new process has been seen to
-    work again after ACCESS_REVOKED. Does not look.
-    Returns  false for NULL.   Threads any   Blocks no   Owns nothing */
+/** True if the device is lost, for good: a failure of class ACCESS_REVOKED or DEVICE_REMOVED has said so. New objects
+    and new work are refused, and held work ends, with ERROR_DEVICE_LOST. Work that Metal has may run, and ends as
+    before. From a second after the loss on, waits and polls return ERROR_DEVICE_LOST for what has not ended; destroy
+    gives such work up, and runs its callbacks. These errors have the class, code and text of the loss. gpusync_is_done
+    stays the truth. Only a new process has been seen to work after ACCESS_REVOKED. Does not look. False for NULL. */
 GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *GPUSYNC_OPT device);
 
 /* You can stop reading here. The rest serves further needs. */
 
 /* ------------------------------------------------------------------------------------------------------- >>more --
-   Callbacks. They run soon after the end, on a serial dispatch queue or in gpusync_device_run_callbacks, never on a
-   thread of Metal's, where they would delay the end of later work. Those of a device run one at a time, in the order in
-   which they became due; those of one point in the order in which they were registered, on_complete of a submission
-   first. A destroy runs those of its own object on its thread, in parallel. A slow callback delays the others, but no
-   wait. A wait may return before the callback of its ticket has run. Frames in flight need no callback: keep a ticket
-   for each set of resources, and wait for it before the next use. */
+   Callbacks run soon after the end, on a serial dispatch queue or in gpusync_device_run_callbacks, never on Metal's
+   threads. Those of a device run one at a time, as they became due, those of one point as they were registered,
+   on_complete of a submission first. A destroy runs its own beside them. A slow one delays the others, but no wait. A
+   wait may return before the callback of its ticket has run. */
 
-/** A point to wait for or to signal: a value of a timeline; if timeline is NULL, a ticket of a queue. The calls that
-    get a point check it, and retain what it names. */
-typedef struct gpusync_point {
-    gpusync_queue *GPUSYNC_OPT queue;       /**< Of the ticket. */
-    gpusync_ticket ticket;                  /**< GPUSYNC_EVERYTHING: only in gpusync_wait_many. */
-    gpusync_timeline *GPUSYNC_OPT timeline; /**< Of the value; NULL: the point is a ticket. */
-    uint64_t value;                         /**< Up to GPUSYNC_MAX_VALUE. */
-} gpusync_point;
-
-/** The point of a ticket, unchecked.   Returns  the point.   Threads any   Blocks no   Owns nothing */
-GPUSYNC_API inline gpusync_point gpusync_at_ticket(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_point point = {queue, ticket, NULL, 0};
-    return point;
-}
-
-/** The point of a value, unchecked.   Returns  the point.   Threads any   Blocks no   Owns nothing */
-GPUSYNC_API inline gpusync_point gpusync_at_value(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_point point = {NULL, 0, timeline, value};
-    return point;
-}
-
-/** Called when a point has ended. error is NULL when the result is OK, else valid during the call. Runs with an
-    autorelease pool and no lock, and may call what >>threads says. gpusync_poll may have no GPU times yet. */
+/** Called when a point has ended. error: NULL with OK, else valid in the call; see in_use before you free memory. */
 typedef void (*gpusync_done_fn)(void *GPUSYNC_OPT user, gpusync_result result, const gpusync_error *GPUSYNC_OPT error);
-
-/** Have gpusync call fn once when the point has ended, even if that was before this call.
-    point  A ticket (not GPUSYNC_EVERYTHING), or a value of a timeline.
-    user   Passed to fn. Must stay valid until fn has been called. After an error fn is not called.
-    fn gets what gpusync_wait or gpusync_timeline_wait would return; ERROR_DESTROYED if the timeline is destroyed before
-    it has the value. On a lost device fn may be called only then. Abandoned queues: see gpusync_queue_abandon.
-    Returns  OK; ERROR_INVALID_TICKET: above what was committed, or EVERYTHING; ERROR_NOT_RISING: a value above
-             GPUSYNC_MAX_VALUE; ERROR_OUT_OF_MEMORY; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+/** Have gpusync call fn once when the point has ended, even if it has. `user` stays valid until then. fn gets what a
+    wait for the point would return, or ERROR_DESTROYED: its timeline was destroyed without the value. On a lost device
+    fn may come only in the destroy. gpusync_poll may have no GPU times yet. After an error fn is not called. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn,
                                                              void *GPUSYNC_OPT user);
-
-/** Withdraw a callback of gpusync_on_done: of those with this point, fn and user the newest.
-    Returns  OK: fn will not be called for it, also if the callback was due; `user` may be freed. NOT_READY: fn runs or
-             has run, or there is no such callback. ERROR_INVALID_TICKET and ERROR_NOT_RISING as gpusync_on_done;
-             ERROR_DESTROYED: the destroy has it called.
-    Threads any; in callbacks, too   Blocks no: a search of the callbacks of the object, and of those that are due
-    Owns nothing */
+/** Withdraw a callback of gpusync_on_done: of those with this point, fn and user the newest. A search of its object.
+    Returns  OK: fn will not be called for it; `user` may be freed. NOT_READY: fn runs or has run, or there is none. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusync_done_fn fn,
                                                                     void *GPUSYNC_OPT user);
 
-/** Retain an Objective-C object now, and release it when and where a callback of the ticket would run: for objects that
-    the GPU uses and Metal does not retain.
-    Never released if the work, or work with a ticket before it, is given up while Metal has that (abandon, destroy on a
-    lost device): the GPU may still use the object. What a callback frees needs the same question: gpusync_is_done, or,
-    of UNORDERED work, gpusync_error.in_use.
-    Returns  as gpusync_on_done   Threads any   Blocks no   Owns retains the object until then; not after an error */
+/** Retain an object that the GPU uses and Metal does not. Release it when and where a callback of the ticket would run,
+    never if this or earlier work was given up. What frees memory in a callback has to ask gpusync_is_done, too. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket,
                                                                    void *object);
 
-/** Called once when the device is lost, where callbacks run, in their order. error is the failure that told of the loss,
-    valid during the call. May call what a callback may. */
+/** Called once when the device is lost, as callbacks are. error, valid during the call: the failure that told of it. */
 typedef void (*gpusync_lost_fn)(void *GPUSYNC_OPT user, const gpusync_error *error);
-
-/** Have gpusync call fn once when the device is lost, soon if it is lost already. gpusync_device_destroy drops a call
-    that is due, and does not wait for one.
-    Returns  OK; ERROR_IN_USE: there is one for this device.   Threads any   Blocks no   Owns nothing */
+/** Have gpusync call fn when the device is lost, soon if it is. Needs no memory. gpusync_device_destroy drops a call
+    that is due.   Returns  OK; ERROR_IN_USE: there is one for this device. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_device_on_lost(gpusync_device *device, gpusync_lost_fn fn,
                                                                     void *GPUSYNC_OPT user);
 
-/** Run the callbacks and releases that are due at the call, with GPUSYNC_CALLBACKS_MANUAL: in each turn of an event
-    loop, or when notify was called. Looks at the whole device first.
-    max    Runs at most this many callbacks and releases, the oldest first. 0: none.
-    count  Gets how many have run, 0 after an error. May be NULL.
-    What becomes due during the call does not run in it. If the call has run some and others remain, it calls notify.
-    Returns  OK, also when nothing is due, with GPUSYNC_CALLBACKS_QUEUED (it looks, and runs none), or at once when
-             another thread runs a callback. ERROR_WOULD_DEADLOCK: in a callback.
-    Threads any   Blocks while the callbacks run   Owns nothing */
+/** With CALLBACKS_MANUAL: run the callbacks and releases that are due at the call, the oldest first, at most max; in
+    each turn of an event loop, or after notify. Looks at the whole device first (QUEUED: that alone). If some have run
+    and others are due, it notifies. count gets how many have run. Returns at once if another thread runs one. */
 GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *device, size_t max, size_t *GPUSYNC_OPT count);
 
-/* Timelines. A timeline is a 64-bit number that only rises, in an MTLSharedEvent. The host or the GPU raises it. A wait
-   for a value ends once the number is that value or more. A failed timeline stays failed: every value that was not
-   reached before fails. Give work that fails independently its own timeline, and each queue that signals its own: then
-   no order of values between queues holds anything up. */
+/* Timelines. Each is a 64-bit number in an MTLSharedEvent. A wait for a value ends once the number is that or more. A
+   failed one stays failed. Give work that fails independently, and each queue that signals, a timeline of its own. */
 
 #define GPUSYNC_MAX_VALUE (UINT64_MAX >> 1) /**< Largest value of a timeline that gpusync signals or waits for. */
-
-/** Options of a timeline. */
 typedef struct gpusync_timeline_desc {
     uint64_t initial_value;        /**< Of a timeline with its own event, else ignored. Up to GPUSYNC_MAX_VALUE. */
     const char *GPUSYNC_OPT label; /**< Shows in failures; NULL: none. */
-    /** An MTLSharedEvent that other code signals, too; retained; for one timeline of each device (not checked). Its
-        value UINT64_MAX, now or later, fails the timeline with ERROR_EXECUTION; others above GPUSYNC_MAX_VALUE count as
-        GPUSYNC_MAX_VALUE. NULL: makes one. */
+    /** An MTLSharedEvent that other code signals, too; for one timeline of each device (not checked). NULL: makes one.
+        Its value UINT64_MAX fails the timeline with ERROR_EXECUTION; others above GPUSYNC_MAX_VALUE count as that. */
     void *GPUSYNC_OPT shared_event;
-    /** Other code signals the event, as work encoded without gpusync or another process does; shared_event implies it.
-        A value may then come from there: work that waits for one is sent, whether or not the value's signal is known.
-        Danger: if other code signals the value only after work that gpusync holds, the GPU's watchdog may end the wait.
-        The value is that of the event, but stays below the lowest signal of sent work until that work has ended. */
+    /** Other code signals the event; shared_event implies it. Work that waits for a value is then sent without a known
+        signal: if that comes only after work that gpusync holds, the GPU's watchdog may end the wait. The value is the
+        event's, but stays below the lowest signal of sent work until that has ended. */
     bool signalled_by_others;
-    /** For frames that outlive a failed one: if work fails, or never runs, the host signals its value, on an imported
-        event too, once each lower value that committed work is to signal is reached. */
+    /** Its values come, in order, though work fails or never runs (also if imported): frames outlive failed ones. */
     bool order_only;
 } gpusync_timeline_desc;
 
-/** Make a timeline, with an event of its own or with desc->shared_event.
-    Returns  OK; ERROR_METAL_NIL: Metal has no event to give (as happens in sandboxes); ERROR_OUT_OF_MEMORY;
-             ERROR_DEVICE_LOST; ERROR_NOT_RISING: initial_value out of range. ERROR_INVALID_ARGUMENT also: shared_event
-             is not an MTLSharedEvent. ERROR_UNSUPPORTED also: this Metal has no shared event.
-    Threads any   Blocks no   Owns retains the event; the device must outlive the timeline */
+/** Make a timeline.   Returns  OK. ERROR_METAL_NIL: as in sandboxes. ERROR_UNSUPPORTED: Metal has no shared event. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_create(gpusync_device *device,
                                                                      const gpusync_timeline_desc *GPUSYNC_OPT desc,
                                                                      gpusync_timeline *GPUSYNC_OPT *GPUSYNC_REQ out);
-
-/** Destroy a timeline. Waits and callbacks of the host for values that are not reached end with ERROR_DESTROYED.
-    The callbacks run in this call. Work goes on: signals of committed work, held or sent, still reach waits of such
-    work. Held work that waits for a value above all these signals ends with ERROR_DESTROYED: destroy a timeline behind
-    the commits of its signals. Open buffers may still be committed, and are judged by the same rule. Where other code
-    signals the timeline, held work goes on waiting.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing was done; ERROR_DESTROYED: another call destroys it.
-    Threads one, see >>threads   Blocks until a callback of it that runs has returned   Owns releases the event */
+/** Destroy a timeline ("Destroying"). Waits and callbacks for values that are not reached end with ERROR_DESTROYED.
+    Signals of committed work still reach waits of work, also of buffers that are open. Held work that waits for a
+    higher value ends with ERROR_DESTROYED, unless other code signals: destroy it behind the commits of its signals. */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy(gpusync_timeline *GPUSYNC_OPT timeline);
-
-/** Called when one of the destroy_later calls has destroyed an object. Runs as a callback does. */
+/** Called when a _destroy_later call has destroyed its object. Runs as a callback does. */
 typedef void (*gpusync_destroyed_fn)(void *GPUSYNC_OPT user);
-
-/** Destroy a timeline as gpusync_timeline_destroy does, without blocking: in callbacks and finalizers. Needs no memory.
-    destroyed  Called with user, where callbacks run, when its callbacks have run. NULL: none. Not called after an
-               error, nor for a NULL timeline.
-    Returns  OK; ERROR_DESTROYED: another call destroys the timeline.
-    Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
+/** Destroy a timeline as gpusync_timeline_destroy does, without blocking: see "Destroying". */
 GPUSYNC_API gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *GPUSYNC_OPT timeline,
                                                           gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                           void *GPUSYNC_OPT user);
 
-/** The MTLSharedEvent. Other code may wait for its values; where other code signals it, set signalled_by_others.
-    base     Gets the offset: value v, from the initial value on, is v + *base (modulo 2^64) on the event, which may
-             have been used before. 0 if others signal it, and for NULL. Call this before the expression that uses base.
-    Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
+/** The MTLSharedEvent, borrowed, NULL for NULL. Its values are the timeline's plus *base (modulo 2^64), which is 0 if
+    others signal. Other code may wait for them. Call this before the expression that uses base. */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_timeline_metal(gpusync_timeline *GPUSYNC_OPT timeline,
                                                      uint64_t *GPUSYNC_OPT base);
 
-/** Read the present value: every value up to it is reached. It may be less than that of the event: what the GPU has
-    signalled counts when the work has succeeded. A value that the host signals may be here, and end waits, a moment
-    before the event shows it. Does not look at work; reads the event with signalled_by_others.
-    error    Gets the failure when the call returns it, else is unchanged. May be NULL.
-    Returns  OK; the result of the failure, when the timeline has failed: *value is what it had reached.
-    Threads any   Blocks no   Owns nothing */
+/** Read the present value: every value up to it is reached. The event's may be higher, until the work has succeeded, or
+    lower, for a moment after the host's signal. Does not look at work, but at the event with signalled_by_others.
+    Returns  OK; the result of the failure: *value is what was reached. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value,
                                                                     gpusync_error *GPUSYNC_OPT error);
-
-/** Raise the timeline from the host. Ends waits for the value, on host and GPU, and sends work held for it. Signals of
-    held and open work up to the value come too late then: they are NOT_RISING. Cancelled work fails no timeline then.
-    Returns  OK; ERROR_NOT_RISING: not above what is reached (another thread may have been first), not below the lowest
-             signal of sent work that is not reached (Vulkan's rule), or above GPUSYNC_MAX_VALUE; the result of the
-             failure; ERROR_DESTROYED.   Threads any   Blocks no   Owns nothing */
+/** Raise the timeline from the host: ends waits, on host and GPU, and sends held work. Signals of held and open work up
+    to the value are NOT_RISING then; cancelled work fails no timeline then.
+    Returns  OK; the result of the failure. ERROR_NOT_RISING: not above what is reached (perhaps by another thread), or
+             not below the lowest signal of sent work that is not reached (Vulkan's rule). */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value);
 
-/** Have a block that other code calls raise the timeline: sends [object selector:block]. For a wait for *presented*, or
-    for one command buffer of other code. The value counts as sent until it is reached: when the block has been called,
-    whatever its arguments, and each lower value. What needs it waits on the host.
-    object    Not retained. It must copy the block that it gets; where it calls or drops that, callbacks may run:
-              >>threads, "Hooks and log".
-    selector  Takes one block without a result: "addPresentedHandler:" of a drawable, "addScheduledHandler:" and
-              "addCompletedHandler:" of a command buffer, before its commit.
-    A block that is dropped without a call fails the timeline (ERROR_CANCELLED; order_only: the value is reached). A
-    second call does nothing. After gpusync_timeline_destroy the block still raises the event.
-    Returns  OK; ERROR_NOT_RISING: not above all that is reached or committed, or held work is to signal the timeline;
-             the failure of the timeline; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED. ERROR_UNSUPPORTED
-             also: the object does not respond. After an error it got no message but respondsToSelector:.
-    Threads any that may message the object   Blocks no   Owns gpusync_device_destroy waits for the block */
+/** Have a block raise the timeline: sends [object selector:block], to wait for *presented*, *scheduled*, or the end of
+    a command buffer of other code. The value counts as sent. It is reached when the block has been called, whatever its
+    arguments, and each lower value is reached; what needs it waits on the host. A block that is dropped uncalled fails
+    the timeline (ERROR_CANCELLED; order_only: the value is reached). A second call does nothing. After
+    gpusync_timeline_destroy it still raises the event; gpusync_device_destroy waits for it.
+    object    Not retained; copies the block. Where it calls or drops that, callbacks may run: "Hooks and log".
+    selector  "addPresentedHandler:" of a drawable; "addScheduledHandler:", "addCompletedHandler:" of a command buffer
+              that is not committed; any that takes one block, which returns nothing.
+    Returns  OK; the result of the failure. ERROR_NOT_RISING: not above all that is reached or committed, or held work
+             is to signal the timeline. ERROR_UNSUPPORTED: the object does not respond. ERROR_DEVICE_LOST. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal_from(gpusync_timeline *timeline, uint64_t value,
                                                                           void *object, const char *selector);
 
-/** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end,
-    because the timeline's own event gets the value UINT64_MAX. An imported event is not written: waits for it on the
-    GPU go on until other code signals it. Work in flight that was to signal it is not affected.
-    reason   Copied: result, class, code, texts, labels and queue_user reach what waits. Its result counts from
-             ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else it is ERROR_EXECUTION (NULL, too). Class NONE is OTHER.
-    Returns  OK; the result of an earlier failure, if the timeline had failed already; ERROR_DESTROYED.
-    Threads any   Blocks no   Owns nothing */
+/** Fail the timeline, order_only ones too: values that are not reached fail, now and later. Waits on the GPU end, for
+    its own event gets UINT64_MAX; an imported one is not written. Work in flight that was to signal it is not affected.
+    What waits gets the result of reason (from ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else ERROR_EXECUTION), its class
+    (NONE: OTHER), code, texts, labels and queue_user.   Returns  OK; the result of an earlier failure. */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
-
-/** Wait for a value. Costs one load and no message if the value is reached. The ticket of the work that signals the
-    value may still be NOT_READY for a moment.
-    options  As gpusync_wait; handlers does nothing.
-    Returns  OK; TIMEOUT; the result of the failure; ERROR_DEVICE_LOST: not reached a second after the loss;
-             ERROR_DESTROYED; ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE; ERROR_WOULD_DEADLOCK: as gpusync_wait.
-    Threads any   Blocks as gpusync_wait   Owns nothing */
+/** Wait for a value. It may be reached a moment before its ticket ends.   Returns  OK; TIMEOUT; that of the failure. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
                                                                    uint64_t timeout_ns,
                                                                    const gpusync_wait_options *GPUSYNC_OPT options);
 
-/** When a wait for several points ends. */
-typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_for {
-    GPUSYNC_WAIT_ALL,           /**< When every point has ended. */
-    GPUSYNC_WAIT_ANY,           /**< When one point has ended, well or badly. */
-    GPUSYNC_WAIT_ALL_OR_FAILURE /**< When every point has ended, or one has failed. */
-} gpusync_wait_for;
-
-/** Wait for several points of one device. A wait for ANY with a value that another thread signals can be cancelled.
-    points   May be NULL when count is 0. The same point may occur several times.
-    options  As gpusync_wait. error: of the point that `which` names, also with TIMEOUT; unchanged if it names none.
-    which    Gets an index into points, or count. ANY: of the point that ended, the lowest if several have. Else: the
-             lowest that failed; count: none has, or the call was refused. Set whatever the call returns.
-    A point that has not ended when its queue or timeline is destroyed fails with ERROR_DESTROYED: ANY and
-    ALL_OR_FAILURE end, ALL goes on with the others; if it has ended when the wait looks again, that result counts. One
-    that has not ended a second after the device was lost fails with ERROR_DEVICE_LOST.
-    GPUSYNC_EVERYTHING counts as a wait for everything: the failures of the point of `which` are told, of no other.
-    Returns  what a wait for the point of `which` returns; OK also if `which` is count: every point succeeded, or there
-             is none. TIMEOUT: the limit came first; with ALL a point may have failed already (`which` names it).
-             ERROR_INVALID_ARGUMENT also: points of two devices, a NULL in one, ANY of none, an unknown `how`.
-             ERROR_INVALID_TICKET; ERROR_NOT_RISING; ERROR_OUT_OF_MEMORY: more than 16 points allocate during the call;
-             ERROR_WOULD_DEADLOCK.
-    Threads any   Blocks as gpusync_wait   Owns nothing */
-GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_wait_many(const gpusync_point *GPUSYNC_OPT points, size_t count,
-                                                               gpusync_wait_for how, uint64_t timeout_ns,
-                                                               const gpusync_wait_options *GPUSYNC_OPT options,
-                                                               size_t *GPUSYNC_OPT which);
-
-/* Waits and signals of work. They are encoded into a command buffer, which is committed like any other; or they are
-   those of a submission, which makes one ticket of several command buffers. Never both.
-
-   Held. gpusync holds work on the host, where the GPU's watchdog does not end it, until each ticket and value that it
-   waits for has come. Where the GPU waits (encoded, GPUSYNC_SUBMIT_ON_GPU) a value needs no more than that Metal has
-   the work whose signal the GPU makes. No held work may be in front of it, and the order of values has to allow it. The
-   thread that ends or commits what the work waits for sends it, often Metal's completion thread. A signal behind the
-   wait for it on one queue never comes; gpusync_queue_cancel_held ends such work.
-
-   Order of values. The GPU compares numbers: a wait for 3 also ends when the event shows 5. So the signals of a
-   timeline go to Metal in rising order: the lowest signal of committed work first, held or not. Number values at the
-   commit; open buffers do not count. NOT_RISING is a signal that is not above what was sent or reached, that committed
-   work is to make already, or that is not above one of earlier ordered work of its queue. Work with a higher signal is
-   held
-     - while work that is to signal a lower value is not sent; cancelled work counts until it has ended in its turn,
-       or, order_only, until its value is raised;
-     - while a lower value is sent and not reached, except behind ordered work of the same queue, where the host makes
-       the higher signal, or the GPU makes both; and except in work that waits for the lower value or a higher one.
-   So no work overtakes work: only the host and other code fail held work. If on two timelines each of two works has the
-   lower value, neither goes: the report shows it, gpusync_queue_cancel_held ends it. A failed timeline has no order.
-
-   Overlap. Metal may run command buffers of one queue that share no tracked resource at the same time, and complete
-   them in any order (gfx-rs/wgpu#9483). A value that the GPU signals stands for what its own command buffer has done
-   before, and for nothing else: signal in the buffer that does the work. Where a lower value of the queue is in flight,
-   the GPU waits for that before it signals, as far as the host ends such a wait whatever happens (the event is the
-   timeline's own, or order_only); otherwise the work is held until the lower value is reached.
-
+/* Waits and signals of work are encoded into a command buffer, which is committed like any other. Or they are those of
+   a submission, which makes one ticket of several command buffers. Never both.
+   Held. Work is held as sentence 6 says, while held work is in front of it, and while the order of values demands it. A
+   signal behind the wait for it on one queue never comes: gpusync_queue_cancel_held ends such work.
+   Order of values. On the GPU a wait for 3 also ends at 5. So the signals of a timeline go to Metal in rising order,
+   the lowest of committed work first, held or not. Number values at the commit; open buffers do not count. NOT_RISING
+   is a signal that is not above what was sent or reached, that committed work is to make, or below one of earlier
+   ordered work of its queue. Work with a higher signal is held:
+     - while work that is to signal a lower value is not sent. Cancelled work counts until it has ended in its turn
+       (order_only: until its value is raised).
+     - while a lower value is sent and not reached. Not so behind ordered work of the same queue, if the host makes the
+       higher signal or the GPU makes both. Not so, either, in work that waits for the lower value or a higher one.
+   So only the host and other code can fail held work. If on two timelines each of two works has the lower value,
+   neither goes: the report shows it, gpusync_queue_cancel_held ends it. A failed timeline has no order.
+   Overlap. Metal may run command buffers of a queue that share no tracked resource at the same time, and complete them
+   in any order (gfx-rs/wgpu#9483). So a value that the GPU signals stands for what its own command buffer has done
+   before; a signal in an empty buffer behind other work stands for nothing. If a lower value of the queue is in flight,
+   the GPU waits for that first; for an imported event that is not order_only the host holds the work instead.
    Enqueued. A command buffer that the program has enqueued cannot be held: while ordered work is held its commit is
-   ERROR_ENQUEUED, and with encoded waits or signals for good (call [buffer commit], then discard it: the GPU makes its
-   waits, and no signals). Enqueue only where no work waits. Until its commit Metal runs nothing behind an enqueued
-   buffer. Several may be committed in any order: that of the commits is that of the tickets.
+   ERROR_ENQUEUED. With encoded waits or signals it always is: call [buffer commit], then discard it; the GPU makes its
+   waits, and no signals. Enqueue only where no work waits: until its commit Metal runs nothing behind it. Several may
+   be committed in any order, which is that of the tickets.
+   Failure. What waits for a failed timeline fails; its own event gets UINT64_MAX. So work that waits on the GPU runs on
+   whatever its input contains, and its ticket fails. Work that only signals the timeline does not fail with it. */
 
-   Failure. The value is reached when the work has succeeded. If the work fails, a timeline that is not order_only fails
-   with its error: its own event gets UINT64_MAX, and what waits for it fails. Work that waits on the GPU then stops
-   waiting, and runs on whatever its input contains; its ticket fails. Work that only signals the timeline does not fail
-   with the timeline. */
-
-/** Encode a wait: what comes later in the command buffer waits for the point, on the GPU. Call it between encoders, or
-    before the first one to make everything wait, and before any signal of this buffer. The buffer is open from here on.
-    command_buffer  Any of the Metal queue that is not enqueued or committed.
-    point           A value, or a ticket of any queue of the device, for which the host waits.
-    The buffer is held, as a whole, as "Held" says. Nothing is encoded for what is reached. Commit it with
-    gpusync_commit, not with [buffer commit]; or discard it. If the point fails, the ticket fails
-    with the same error; if the record of how a ticket ended is gone, with ERROR_RESULT_UNKNOWN.
-    Returns  OK, also for a timeline that has failed. After an error nothing is encoded. ERROR_INVALID_ARGUMENT also:
-             behind a signal of this buffer (what it waits for may need the signal: commit at the signal); a point of
-             another device. ERROR_NOT_RISING: above GPUSYNC_MAX_VALUE. ERROR_INVALID_TICKET: above what was committed,
-             or EVERYTHING. ERROR_WRONG_QUEUE; ERROR_ENQUEUED; ERROR_ALREADY_COMMITTED; ERROR_OUT_OF_MEMORY;
-             ERROR_DEVICE_LOST; ERROR_DESTROYED.
-    Threads the one that encodes the buffer   Blocks no   Owns retains the buffer and what the point names */
+/** Encode a wait: what comes later in the command buffer waits for the point, on the GPU; for a ticket the host waits.
+    Call it between encoders, or before the first to make everything wait. The buffer is open from here on, and is held
+    as a whole: gpusync_commit it, never [buffer commit], or discard it. Nothing is encoded for what is reached. If the
+    point fails, the ticket fails with the same error, or, if that is off the record, with ERROR_RESULT_UNKNOWN.
+    Returns  OK, also if the timeline has failed; ERROR_WRONG_QUEUE; ERROR_ENQUEUED; ERROR_ALREADY_COMMITTED.
+             ERROR_INVALID_ARGUMENT: also behind a signal of this buffer, which the point may need: commit first. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_wait(gpusync_queue *queue, void *command_buffer,
                                                                  gpusync_point point);
-
-/** Have the command buffer signal a value on the GPU, at its end: gpusync encodes the signal as it sends the buffer.
-    May be called while an encoder is open; it must be ended at the commit. Until the commit nothing is promised: other
-    work may signal the value first, and the commit is refused then. A program that wants a value in the middle of
-    a buffer signals an imported event by hand.
-    command_buffer  As gpusync_encode_wait.
-    Returns  as gpusync_encode_wait. The failure of the timeline (gpusync_timeline_query says why). ERROR_NOT_RISING: as
-             "Order of values" says; not above what this buffer signals already, and what it waits for; or above
-             GPUSYNC_MAX_VALUE. ERROR_INVALID_ARGUMENT also: a ticket.
-    Threads the one that encodes the buffer   Blocks no   Owns as gpusync_encode_wait */
+/** Have the command buffer, open from here on, signal a value on the GPU, at its end ("Overlap"). An encoder may be
+    open, and must be ended at the commit. Until the commit other work may signal the value first. For a value in the
+    middle of a buffer signal an imported event by hand.
+    Returns  As gpusync_encode_wait; the failure of the timeline. ERROR_NOT_RISING: also not above what this buffer
+             signals or waits for. ERROR_INVALID_ARGUMENT: also a ticket. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue *queue, void *command_buffer,
                                                                    gpusync_point point);
 
-/** Flags of a submission. 1 and 2 were flags of older versions: refused. Open: later versions may have more.
-    Without ON_GPU a submission is strict: it is held until each value is reached, and the host signals in the work's
-    turn, so the value stands for all work with tickets before it, too. An encoded wait for such a value is held until
-    it is reached. Values of other code are known to the host by the listener or a look (50 to 400 ms where Metal's
-    listener does not hear): for these use ON_GPU, or one command buffer with an encoded wait. */
+/** Flags of a submission; 1 and 2, of older versions, are refused. Without ON_GPU it is strict: held until each value
+    is reached, and the host signals in its turn, so a value stands for all work with tickets before it, too. Of values
+    of other code it learns by Metal's listener, or a look (50 to 400 ms): prefer ON_GPU or an encoded wait. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
     GPUSYNC_SUBMIT_UNORDERED = 4, /**< No ticket: `ticket` must be NULL. Passes held work, and delays none. */
-    /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. For
-        command buffers that share tracked resources: where they do not, Metal may run the work before a wait ends, and
-        signal before all has ended. Metal 4: operations of the queue, in order. No effect without command buffers. */
+    /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. Without
+        shared tracked resources Metal may overlap these: the work may run, or a value come, too early. */
     GPUSYNC_SUBMIT_ON_GPU = 8
 } gpusync_submit_flags;
-
-/** Work between waits and signals. */
 typedef struct gpusync_submission {
     const gpusync_point *GPUSYNC_OPT wait_points; /**< Values of timelines; tickets of any queue of the device. */
     size_t wait_count;                            /**< 0: wait_points may be NULL. */
@@ -1016,171 +816,106 @@ typedef struct gpusync_submission {
     gpusync_done_fn GPUSYNC_OPT on_complete;              /**< Called once at the end, as if by gpusync_on_done. */
     void *GPUSYNC_OPT user;                               /**< Passed to on_complete. */
     const char *GPUSYNC_OPT label;                        /**< Shows in failures; NULL: none. */
-    uint32_t flags;                                       /**< gpusync_submit_flags. */
+    uint32_t flags; /**< gpusync_submit_flags; ON_GPU counts with command buffers. */
 } gpusync_submission;
 
 /** Submit command buffers between waits and signals as one ticket, which ends when all of them, and all points that
-    they wait for, have ended. Never waits for room. Add nothing to the command buffers afterwards: gpusync does, when
-    it sends them, perhaps on another thread. UNORDERED: signals and on_complete tell of the end; a failure is on record
-    with ticket 0 and the label; GPUSYNC_EVERYTHING, destroy, counts and the report cover the work.
-    Returns  OK: sent, held, or ended already; *ticket is written before on_complete may run. After an error the command
-             buffers are as before, and on_complete is not called. Every error of gpusync_commit, about any of the
-             command buffers. ERROR_QUEUE_FULL: no room for a submission without command buffers, or for gpusync's own
-             one with the waits. ERROR_INVALID_TICKET: a wait above what was committed, or EVERYTHING. ERROR_NOT_RISING
-             also: the signals of one timeline do not rise, or a value above GPUSYNC_MAX_VALUE. ERROR_METAL_NIL:
-             gpusync's own buffer. ERROR_ENQUEUED: any of them is enqueued. ERROR_INVALID_ARGUMENT also: a command
-             buffer with encoded waits or signals (commit it); one twice; `ticket` beside UNORDERED; a point of another
-             device; a signal of a ticket; an unknown flag.
-    Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
-    Owns retains command buffers until their handlers ran, and what the points name until the submission has ended */
+    they wait for, have ended. Never waits for room. Add nothing afterwards: gpusync does, as it sends them. *ticket is
+    written before on_complete may run. After an error the buffers are as before, and on_complete is not called.
+    UNORDERED: signals and on_complete tell of the end; a failure has ticket 0 and the label.
+    Returns  As gpusync_commit; ERROR_ENQUEUED: any is enqueued. ERROR_NOT_RISING: also own points. ERROR_QUEUE_FULL: no
+             room for gpusync's own buffer, or for a submission without any. ERROR_INVALID_ARGUMENT: also a buffer with
+             encoded points (commit it) or twice, `ticket` with UNORDERED, a signal of a ticket, unknown flags. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *submission,
                                                             gpusync_ticket *GPUSYNC_OPT ticket);
 
 /** Get a ticket for what other code (MPSGraph, sokol_gfx, commitAndContinue) has committed to this Metal queue: gpusync
-    commits an empty command buffer behind it, at once, whatever is held. The ticket ends in its turn, behind held work
-    before it, too: never make what held work waits for depend on a marker behind it.
-    behind   A command buffer of this queue that was committed: the ticket ends after it, and fails with its error if
-             it fails. Pass it where you have it. NULL: the ticket ends after what was committed before, and does not
-             fail with it (assumed: Metal runs no empty command buffer beside work in front of it).
-    A failure that sticks refuses no marker, and ends none; a marker's failure sticks. The ticket does not cover work
-    that the other code commits later. Metal runs the marker after command buffers that the other code has enqueued,
-    also those that it has not committed yet. Other code must not commit a command buffer that gpusync keeps; if it did,
-    discard the open command buffer, which gives its room back. (If it was held, Metal aborts when gpusync sends it.)
-    Returns  OK; ERROR_NOT_COMMITTED: Metal does not have `behind`, which may be held; ERROR_WRONG_QUEUE;
-             ERROR_QUEUE_FULL; ERROR_METAL_NIL; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST; ERROR_DESTROYED.
-    Threads any   Blocks no; in Metal, where command buffers that gpusync does not know fill the queue
-    Owns retains behind until the ticket has ended */
+    commits an empty command buffer behind it at once. The ticket ends in its turn, behind held work, too: never make
+    what held work waits for depend on a marker behind it. For one buffer of other code use gpusync_timeline_signal_from
+    with addCompletedHandler:. Metal runs the marker after what the other code has enqueued. Other code must not commit
+    a buffer that gpusync keeps: then discard it; a held one aborts in Metal.
+    behind  A committed buffer of this queue, after which the ticket ends, and with which it fails: pass the last one.
+            NULL: the ticket fails with nothing, and ends after all that was committed (assumed: Metal may overlap an
+            empty buffer; safe are `behind`, or a handler for each).
+    Returns  OK. ERROR_NOT_COMMITTED: Metal does not have `behind`. ERROR_WRONG_QUEUE. ERROR_QUEUE_FULL. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *GPUSYNC_OPT behind,
                                                                    gpusync_ticket *GPUSYNC_OPT ticket);
 
-/* Other ends of a queue, and of a failure. */
+/** End one held ticket, or (EVERYTHING) all held work of the queue, with ERROR_CANCELLED: it never runs, ends in its
+    turn, and its timelines fail then (order_only ones rise). Encode it anew: what old buffers wait for is forgotten.
+    Returns  OK. NOT_READY: Metal has the work, or it has ended or is cancelled. ERROR_INVALID_TICKET: also up to 0. */
+GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket);
 
-/** Destroy the queue without waiting for the GPU: for a GPU that hangs, or an exit that must not wait for the GPU.
-    Danger: the GPU continues with the work that Metal has, and no call can find out when it is finished, so
-    gpusync_is_done stays false: never free or reuse the memory of this work. Waits of other threads for what has not
-    ended return ERROR_DESTROYED. Sent work ends with ERROR_DESTROYED and gpusync_error.in_use, held work with
-    ERROR_CANCELLED (on a lost device both with ERROR_DEVICE_LOST), and their callbacks run in this call. Timelines that
-    this sent work was to signal fail, order_only ones too.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback, nothing has changed; ERROR_DESTROYED: another call destroys it.
-    Threads one, see >>threads   Blocks until callbacks of the queue that run have returned
-    Owns releases what the queue kept; Metal keeps command buffers in flight. Objects of gpusync_release_after stay */
+/** Destroy the queue without waiting for the GPU: for one that hangs, or at exit. Danger: the GPU goes on with what
+    Metal has, no call can tell when that is finished, and gpusync_is_done stays false: never free or reuse its memory.
+    Sent work ends with ERROR_DESTROYED and in_use, held work with ERROR_CANCELLED (on a lost device both with
+    ERROR_DEVICE_LOST). Timelines that sent work was to signal fail, order_only ones too. */
 GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queue);
-
-/** Destroy a queue as gpusync_queue_destroy does, without blocking: in callbacks and finalizers. Needs no memory.
-    destroyed  Called with user, where callbacks run, when the work of the queue has ended and its callbacks have run.
-               NULL: none. Not called after an error, nor for a NULL queue.
-    The call closes the queue, ends its waits and held work, and discards its open buffers. Handlers, and looks of other
-    calls or of the dispatch queue, do the rest. If the GPU hangs, the queue, its memory and its device remain until the
-    device is lost: then the first look at the whole device after a second gives it up.
-    Returns  OK; ERROR_DESTROYED: another call destroys the queue.
-    Threads one, see >>threads; in callbacks, too   Blocks no   Owns nothing */
+/** Destroy a queue as gpusync_queue_destroy does, without blocking: see "Destroying". If the GPU hangs, the queue, its
+    memory and its device remain until the device is lost; a look at the whole device a second later gives it up. */
 GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OPT queue,
                                                        gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                        void *GPUSYNC_OPT user);
 
-/** End held work with ERROR_CANCELLED, a plain commit that is held for other work, too: it never runs. Work with a
-    ticket ends in its turn; the timelines that the work was to signal fail then (order_only ones rise). Encode cancelled
-    work into new command buffers; do not commit the old ones: gpusync no longer knows what these wait for on the GPU.
-    ticket   One held ticket; EVERYTHING: all held work of the queue, UNORDERED too.
-    Returns  OK; of EVERYTHING also if none is held. NOT_READY: Metal has the work, it has ended, or is cancelled.
-             ERROR_INVALID_TICKET: 0 and below, or above what was committed; ERROR_DESTROYED.
-    Threads any   Blocks no   Owns releases the command buffers */
-GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket);
+/* What sticks. With sticky_failure a failure of ordered work or of a marker, its own or inherited, but ERROR_CANCELLED,
+   sticks from its end until gpusync_queue_clear_failure; a second one does not replace it. While it sticks
+   gpusync_command_buffer_create, gpusync_commit and gpusync_submit return ERROR_EXECUTION, held ordered work never
+   runs, and waits and polls for EVERYTHING return it. Ordered work that was committed before the clear ends with this
+   failure, or one of its own. Markers are accepted; they and UNORDERED work keep their own results. */
 
-/** Read the failure that sticks to a queue with gpusync_queue_desc.sticky_failure. Looks first, as gpusync_poll.
-    A failure of ordered work or of a marker (any result but ERROR_CANCELLED, its own or inherited) sticks from when the
-    work ends until gpusync_queue_clear_failure; a second one does not replace it. While it sticks:
-      New work     gpusync_command_buffer_create, gpusync_commit and gpusync_submit return ERROR_EXECUTION and change
-                   nothing; a marker is accepted. Commit a refused open buffer after the clear, or discard it.
-      Held work    that is ordered never runs.
-      Everything   waits and polls for GPUSYNC_EVERYTHING return the failure, when that work has ended.
-    Ordered work that was committed before the clear ends with this failure, or one of its own, whenever it ends.
-    UNORDERED work and markers keep their own results.
-    error    Gets it when OK, else is unchanged.
-    Returns  OK: it sticks; NOT_READY: none does. ERROR_INVALID_ARGUMENT also: not a sticky queue.
-    Threads any   Blocks no   Owns nothing */
+/** Read the failure that sticks. Looks first.   Returns  OK; NOT_READY: none. ERROR_INVALID_ARGUMENT: not sticky. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error);
-
-/** Accept new work again, if the program has handled the failure that sticks. Looks first. If the call clears one, work
-    that was committed before it sticks no more, however it ends. Timelines that failed stay failed. The call reports
-    nothing: a wait for everything still returns what was not told.
-    ticket   The failed ticket that was handled (gpusync_error.ticket); EVERYTHING: whatever sticks.
-    Returns  OK: cleared; or nothing stuck: nothing has changed, and work in flight may still fail and stick. NOT_READY:
-             the failure of a later ticket sticks: nothing has changed. ERROR_INVALID_TICKET: above what was committed;
-             ERROR_DESTROYED. ERROR_INVALID_ARGUMENT also: not a sticky queue.
-    Threads any   Blocks no   Owns nothing */
+/** Accept new work again, once the failed ticket was handled (EVERYTHING: whatever sticks). Looks first. Work that was
+    committed before sticks no more. Failed timelines stay failed. Waits for everything still tell what was not told.
+    Returns  OK: cleared; or nothing stuck, and nothing has changed: work in flight may still stick. NOT_READY: the
+             failure of a later ticket sticks. ERROR_INVALID_ARGUMENT: also not sticky. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket);
 
-/** Write a text that says why nothing moves: a line for every open command buffer (its number counts those of its
-    queue) and what it is to signal, all work that has not ended, or has a handler left, with its reason (what it waits
-    for, which committed work is to bring that, which lower signal it goes behind), every object, every call that sleeps
-    (not in a spin, or in Metal), every callback and log call that runs. "Committed" and "scheduled" are Metal's states.
-    "Over": nothing of it will run any more, and its ticket ends in its turn. "Waits on the host": gpusync holds it.
-    Where "no committed work" is to signal, an open command buffer or the host may.
-    An age counts from when a buffer was opened, or work was held, sent, or ended on the GPU; a commit to a busy queue
-    does not restart that of an open buffer. Each line was true when written, and no two are of one moment. Objects
-    without a label have numbers, one series for the device.
-    buffer  Gets the text, cut to size - 1 bytes at a character, terminated; NULL: nothing. Control characters and line
-            breaks in labels become blanks.
-    Returns  the length of the whole text without its terminator, as snprintf; 0 for NULL.
-    Threads any, never a signal handler   Blocks no; acquires locks, and asks Metal for labels and states
-    Owns nothing */
+/** Write a text that says why nothing moves. It has every object, every open buffer, all work that has not ended or has
+    a handler left, every call that sleeps, every callback and log call that runs. "Over": none of it will run any more.
+    "No committed work" is to signal: an open buffer or the host may. "Committed" and "scheduled" are Metal's. Ages
+    count from the opening, hold, send or end on the GPU. Each line was true when written. buffer (NULL: none) gets size
+    - 1 bytes at most, terminated.   Returns  the whole length, as snprintf; 0 for NULL. */
 GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
-/* Queues of Metal 4 (macOS 26, iOS 26). Commit with gpusync_commit or gpusync_submit. Work on either kind may wait for the other. What differs:
-
-   Buffers    The program makes them, begins them with an allocator, and ends them. Several in one submission have one
-              ticket. Metal accepts a recording once: begin the buffer again before each commit. gpusync cannot check
-              that, nor that another queue holds the buffer. To begin a buffer that is held discards its recording.
+/* Queues of Metal 4 (macOS 26, iOS 26) commit and submit. Work on either kind may wait for the other. What differs:
+   Buffers    The program makes, begins and ends them. Several in one submission have one ticket. Begin each again
+              before each commit, for Metal accepts a recording once, and never while it is held: gpusync cannot check.
    Room       Counts tickets. No limit by default; with max_command_buffer_count a commit may return ERROR_QUEUE_FULL.
-   Lifetimes  Metal retains nothing. gpusync retains command buffers until the feedback, and, also after a destroy, the
-              queue, the buffers and the events of signals until the queue has made these (on a lost device: perhaps for
-              ever). The program owns the rest, residency and barriers, too. Reset an allocator when all work recorded
-              with it is done (gpusync_is_done).
-   End        Metal reports it in a feedback alone: polls and spinning waits do not see it earlier, and looks do not
-              repair a feedback that Metal loses: then the ticket never ends, and gpusync_queue_destroy does not return
-              (gpusync_queue_abandon does). Never wait on the feedbackQueue of the program's own queue descriptor.
-   Points     Waits and signals ON_GPU are operations of the queue, in front of its commit and behind it: a wait delays
-              all later work of the queue, UNORDERED work too. When a wait takes too long Metal gives it up and runs the
-              work. If the value is still not reached at the feedback, the ticket fails with
-              GPUSYNC_FAILURE_GPU_TIMEOUT; a value reached meanwhile hides that. Where a submission waits for a timeline
-              and signals it, the host signals.
-   ERROR_UNSUPPORTED  gpusync_command_buffer_create, gpusync_encode_wait, gpusync_encode_signal, gpusync_commit_marker;
-              on either kind of queue a command buffer of the other kind. */
+   Lifetimes  gpusync retains command buffers until the feedback; the queue, and the events of signals, until these are
+              made (on a lost device perhaps for ever). The program owns the rest, residency and barriers, too. Reset an
+              allocator when its work is done.
+   End        Comes in a feedback alone: neither polls nor looks see it earlier. If Metal loses one, the ticket never
+              ends, and only gpusync_queue_abandon returns. Never wait on the feedbackQueue.
+   Points     Those ON_GPU are operations of the queue, in order: a wait delays all its later work. Metal gives up a
+              wait that takes too long and runs the work; if the value is not reached then, the ticket fails.
+   ERROR_UNSUPPORTED: gpusync_command_buffer_create, gpusync_encode_wait and _signal, gpusync_commit_marker. */
 
-/** Make a queue of Metal 4, or take desc->metal_queue, an MTL4CommandQueue. As gpusync_queue_create, but for:
-    Returns  ERROR_UNSUPPORTED: there is no Metal 4 here, or metal_queue is no MTL4CommandQueue. */
+/** As gpusync_queue_create, with an MTL4CommandQueue. ERROR_UNSUPPORTED: no Metal 4, or metal_queue is none. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_metal4_queue_create(gpusync_device *device,
                                                                          const gpusync_queue_desc *GPUSYNC_OPT desc,
                                                                          gpusync_queue *GPUSYNC_OPT *GPUSYNC_REQ out);
 
 /* ------------------------------------------------------------------------------------------------------- >>rare -- */
 
-/** How long a wait spins before it sleeps: for the iterations or for max_spin_ns, whichever ends first. A time without
-    iterations: pauses for the time. All zero: sleeps at once. Without a budget (NULL) the wait decides by what its
-    queue has done: it spins up to the expected end if that is within 250 us, else for 20 us, and less and less often
-    after spins in vain. */
+/** How long a wait spins before it sleeps: until one of these is used up. A time alone pauses; zeros sleep at once.
+    NULL in its place: to the end, if that is expected within 250 us, else 20 us; less often after spins in vain. */
 struct gpusync_spin {
     uint32_t pause_iterations; /**< First, with the CPU's pause instruction in between. */
     uint32_t yield_iterations; /**< Then, with the yield hook in between. */
     uint64_t max_spin_ns;      /**< Nanoseconds; 0: no limit in time. */
 };
 
-/** A sleeping thread or fiber, as the hooks see it. It lives for one wait, which may park several times: a fiber
-    library that needs an object for each waiter puts the object into scheduler_data in park, and takes it back at the
-    end of park. */
+/** A sleeping thread or fiber, as the hooks see it. It lives for one wait, which may park several times. */
 typedef struct gpusync_waiter {
     void *GPUSYNC_OPT scheduler_data[2]; /**< The hooks' own: NULL at first, never touched by gpusync. */
 } gpusync_waiter;
-
-/** What a wait does with its thread: a fiber scheduler or a language runtime supplies its own hooks and blocks no
-    thread. yield and park run on the waiting thread. See >>threads for what they may call. */
+/** How a wait waits, for fiber schedulers and runtimes. yield and park run on its thread. See "Hooks and log". */
 struct gpusync_hooks {
     void (*GPUSYNC_OPT yield)(void *GPUSYNC_OPT user); /**< Lets others run, briefly. NULL: sched_yield. */
-    /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns, which is never GPUSYNC_FOREVER: a wait
-        looks now and then. May return early for no reason. An earlier unpark leaves a permit, one at most: park then
-        returns at once. On a thread that runs no task of the scheduler it may just sleep. NULL, and then unpark too: a
-        condition variable. */
+    /** Sleeps until unpark(waiter), or until gpusync_now_ns reaches deadline_ns (never GPUSYNC_FOREVER). May return
+        early. An earlier unpark leaves a permit, one at most: park then returns at once. On a thread without a task of
+        the scheduler it may just sleep. NULL (unpark, too): a condition variable. */
     void (*GPUSYNC_OPT park)(void *GPUSYNC_OPT user, gpusync_waiter *waiter, uint64_t deadline_ns);
     /** Wakes the waiter, on any thread, Metal's too. May acquire a short lock; must not block, nor run the waiter
         inside the call. The waiter lives until unpark has returned. */
@@ -1188,8 +923,7 @@ struct gpusync_hooks {
     void *GPUSYNC_OPT user; /**< Passed to all three. */
 };
 
-/** Counts since the queue, or the device, was made. A wait for what is done may go uncounted: if loads answer, the wait
-    writes to no memory. */
+/** Counts since the queue, or the device, was made. A wait that loads answer may go uncounted. */
 typedef struct gpusync_stats {
     uint64_t commits;          /**< Works that were committed: tickets, and UNORDERED work. */
     uint64_t completions;      /**< Works that have ended. */
@@ -1206,23 +940,19 @@ typedef struct gpusync_stats {
     uint64_t wakes;            /**< Waits for one queue that slept, if the GPU's end is known. */
     uint64_t wake_ns;          /**< Nanoseconds from that end until the thread woke, the sum. */
 } gpusync_stats;
-
-/** Read the counts of a queue. NULL: the sum over the device's queues, destroyed ones too, and the waits for timelines,
-    for several points, for warm-ups, and for room on a queue.
-    Returns  OK. ERROR_INVALID_ARGUMENT also: a queue of another device.   Threads any   Blocks no   Owns nothing */
+/** Read the counts of a queue of the device. NULL: the sum over its queues, destroyed ones too, and waits for
+    timelines, for several points, for warm-ups, and for room. */
 GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *GPUSYNC_OPT queue,
                                                     gpusync_stats *stats);
 
-/** The kinds of events of a trace. They may arrive out of the order of their times, even of one object. Open. */
+/** The kinds of events of a trace, which may come out of order. A wait that loads answer has none. An open enum. */
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMMIT, /**< queue, ticket or number: work was accepted. */
     GPUSYNC_TRACE_SENT,   /**< The same: Metal has it. For all work that Metal gets, held before or not. */
     GPUSYNC_TRACE_ENDED,  /**< The same, result, gpu_start_s, gpu_end_s (0: not known): in the order of tickets. */
     GPUSYNC_TRACE_SIGNAL, /**< timeline, value: is reached, whatever brought it; of several at once the highest. */
-    GPUSYNC_TRACE_WAIT    /**< As the wait's point (EVERYTHING: the last ticket; several points: neither), begin_ns,
-                               result, how. Not of a wait that loads answer. */
+    GPUSYNC_TRACE_WAIT    /**< Its point (EVERYTHING: the last ticket; several: none), begin_ns, result, how. */
 } gpusync_trace_kind;
-
 /** How a wait ended, as gpusync_stats counts it. */
 typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_end {
     GPUSYNC_ENDED_INLINE, /**< At once. */
@@ -1231,7 +961,6 @@ typedef enum GPUSYNC__CLOSED_ENUM gpusync_wait_end {
     GPUSYNC_ENDED_SLEEP,  /**< After sleeping. */
     GPUSYNC_ENDED_UNMET   /**< At its limit, or refused in a callback. */
 } gpusync_wait_end;
-
 /** One event. Fields that its kind does not name are zero. */
 typedef struct gpusync_trace_event {
     gpusync_trace_kind kind;                      /**< What happened. */
@@ -1245,31 +974,24 @@ typedef struct gpusync_trace_event {
     gpusync_result result;                        /**< Of the work, the wait or the point. */
     gpusync_wait_end how;                         /**< Of WAIT. */
     double gpu_start_s, gpu_end_s;                /**< As gpusync_times. */
-    const char *label;                            /**< Of the work, else of its queue, or of the timeline; empty: none.
-                                                       Valid during the call. */
+    const char *label; /**< Of the work, else its queue, or the timeline; empty: none. Valid during the call. */
 } gpusync_trace_event;
 
 /** Called for an event, on the event's thread, Metal's too, with no lock held. Must be quick, and not call gpusync. */
 typedef void (*gpusync_trace_fn)(void *GPUSYNC_OPT user, const gpusync_trace_event *event);
-
 /** Gets the events of a device. Lives as long as the device. */
 typedef struct gpusync_trace {
     gpusync_trace_fn fn;
     void *GPUSYNC_OPT user; /**< Passed to fn. */
 } gpusync_trace;
-
-/** Pass the device's events to trace from now on; NULL: to none. A call in progress may still use the one before.
-    Returns  OK.   Threads any   Blocks no   Owns nothing */
+/** Pass the device's events to trace from now on; NULL: to none. A call in progress may still use the one before. */
 GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *GPUSYNC_OPT trace);
 
 /** Makes item i: with OK sets *made to an Objective-C object whose reference becomes gpusync's (ARC:
-    __bridge_retained), or leaves NULL. error is zeroed: fill failure, code and texts if you know them; the rest is
-    gpusync's. Runs with an autorelease pool, no lock, on a dispatch queue or in gpusync_warmup_get. Must not call this
-    warm-up.
-    Returns  OK; a negative result, which every call for the item gets. A positive one counts as ERROR_COMPILE. */
+    __bridge_retained), or leaves it. error is zeroed: fill in class, code, texts. Runs with a pool, on a dispatch queue
+    or in _get. Must not call this warm-up. All calls for it get the result; above 0: ERROR_COMPILE. */
 typedef gpusync_result (*gpusync_warmup_fn)(void *GPUSYNC_OPT user, size_t i, void *GPUSYNC_OPT *GPUSYNC_REQ made,
                                             gpusync_error *error);
-
 /** What to make in advance: pipelines of any kind, first kernels, compiled code. */
 typedef struct gpusync_warmup_desc {
     gpusync_warmup_fn GPUSYNC_OPT fn; /**< Required, unless count is 0. */
@@ -1278,69 +1000,42 @@ typedef struct gpusync_warmup_desc {
     bool disabled;                    /**< Nothing is made in advance: gpusync_warmup_get makes what is asked for. */
 } gpusync_warmup_desc;
 
-/** Make items in advance, in their order, on a serial dispatch queue of gpusync's own of quality of service "user
-    initiated": the first use of a shader is slow. Any number of threads may use the warm-up, and each item is made
-    once.
-    Returns  OK: it has begun; ERROR_OUT_OF_MEMORY; ERROR_DEVICE_LOST.
-    Threads any   Blocks no   Owns the device must outlive the warm-up */
+/** Make items in advance, in order, each once, on a serial dispatch queue of gpusync's own of "user initiated". */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_start(gpusync_device *device,
                                                                   const gpusync_warmup_desc *desc,
                                                                   gpusync_warmup *GPUSYNC_OPT *GPUSYNC_REQ out);
-
-/** Wait until all items are made. A failure does not stop the others.
-    done, total  Get how many were tried, and how many there are; with TIMEOUT done is less. May be NULL. If the warm-up
-                 is disabled both are 0, and the call does not wait. With a timeout of 0 the call reads the progress.
-    Returns  OK; the result of the lowest item that failed, when all were tried; TIMEOUT; ERROR_DESTROYED;
-             ERROR_DEVICE_LOST; ERROR_WOULD_DEADLOCK: as gpusync_wait.
-    Threads any   Blocks as gpusync_wait   Owns nothing */
+/** Wait until all items are made. A failure does not stop the others. done and total get how many were tried, and how
+    many there are; both are 0, and the call does not wait, if the warm-up is disabled.
+    Returns  OK; the result of the lowest item that failed, when all were tried; TIMEOUT: done is less than total. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns,
                                                                  size_t *GPUSYNC_OPT done, size_t *GPUSYNC_OPT total);
 
-/** Get item i: runs fn in this call if it has not begun, else waits for it. timeout_ns bounds the wait, not fn.
-    timeout_ns  0: does not run fn, and does not wait.
-    made        Gets the object, borrowed while the warm-up lives, or NULL.
-    error       Gets that of fn, with a label "item 3" if fn gave none; else is unchanged. May be NULL.
-    Returns  OK; the result of fn; TIMEOUT; ERROR_DEVICE_LOST: not begun when the device was lost; ERROR_DESTROYED;
-             ERROR_WOULD_DEADLOCK: in a callback, or in fn, if the item is not made yet. ERROR_INVALID_ARGUMENT also: no
-             such item.
-    Threads any   Blocks while fn runs, else as gpusync_wait */
+/** Get item i: runs fn in this call if it has not begun, else waits for it. timeout_ns bounds the wait, not fn; 0:
+    neither runs fn nor waits. *made is borrowed while the warm-up lives. An error without a label gets "item 3".
+    Returns  OK; the result of fn; TIMEOUT. ERROR_DEVICE_LOST: not begun at the loss. ERROR_WOULD_DEADLOCK: also in fn,
+             if the item is not made yet. ERROR_INVALID_ARGUMENT: also no such item. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns,
                                                                 void *GPUSYNC_OPT *GPUSYNC_REQ made,
                                                                 gpusync_error *GPUSYNC_OPT error);
-
-/** Destroy a warm-up. Items that have not begun are skipped; waits end with ERROR_DESTROYED.
-    Returns  OK; ERROR_WOULD_DEADLOCK: in a callback or in fn, nothing has changed; ERROR_DESTROYED: another call
-             destroys it.
-    Threads one, see >>threads   Blocks until fn has returned, which may take seconds   Owns releases what was made */
+/** Destroy a warm-up ("Destroying") and what it made. Items that have not begun are skipped. In fn:
+    ERROR_WOULD_DEADLOCK. Blocks until a running fn has returned, which may take seconds. */
 GPUSYNC_API gpusync_result gpusync_warmup_destroy(gpusync_warmup *GPUSYNC_OPT warmup);
 
-/** The clock of deadline_ns and of timeouts.
-    Returns  monotonic nanoseconds, which stop while an Apple system sleeps.   Threads any   Blocks no   Owns nothing */
+/** The clock of deadline_ns and timeouts: monotonic nanoseconds, which stop while an Apple system sleeps. */
 GPUSYNC_API uint64_t gpusync_now_ns(void);
 
-/** Destroy a device when its queues, timelines and warm-ups are destroyed, without blocking.
-    destroyed  Called with user, where callbacks run, when the last object is gone; with GPUSYNC_CALLBACKS_MANUAL the
-               device goes in the gpusync_device_run_callbacks that calls it, its only sign. NULL: none. Not
-               called after an error, nor for NULL. After it a thread that is about to leave a call or a handler may
-               still be in a hook, or call log or notify: keep what these use, and answer no notify with
-               gpusync_device_run_callbacks. The code of gpusync must stay loaded.
-    The device's objects stay usable until they are destroyed. No call may use the device itself any more, except, with
-    GPUSYNC_CALLBACKS_MANUAL, gpusync_device_run_callbacks: on one thread at a time, until `destroyed` has run.
-    Returns  OK; ERROR_DESTROYED: this was called before.
-    Threads one, also in callbacks   Blocks no   Owns nothing */
+/** Destroy a device when its objects are destroyed, without blocking ("Destroying"). They stay usable until then, the
+    device not, but for gpusync_device_run_callbacks with CALLBACKS_MANUAL, on one thread, until it calls `destroyed`.
+    After that a thread may still leave by a hook, log or notify: keep these, answer no notify, never unload. */
 GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *GPUSYNC_OPT device,
                                                         gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                         void *GPUSYNC_OPT user);
 
-/** The MTLDevice.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no   Owns nothing */
+/** The MTLDevice, borrowed; NULL for NULL. */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_device_metal(const gpusync_device *GPUSYNC_OPT device);
-
-/** The MTLCommandQueue or MTL4CommandQueue.   Returns  the object, borrowed; NULL for NULL.   Threads any   Blocks no
-    Owns nothing */
+/** The MTLCommandQueue or MTL4CommandQueue, borrowed; NULL for NULL. */
 GPUSYNC_API void *GPUSYNC_OPT gpusync_queue_metal(const gpusync_queue *GPUSYNC_OPT queue);
-
-/** The version of the linked implementation, as GPUSYNC_VERSION: compare it with the header's.
-    Returns  the number.   Threads any   Blocks no   Owns nothing */
+/** The version of the linked implementation, as GPUSYNC_VERSION: compare it with the header's. */
 GPUSYNC_API uint32_t gpusync_version(void);
 
 #ifdef GPUSYNC__MARKS
