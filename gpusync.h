@@ -111,8 +111,8 @@
         before it, uses. True stays true. Whatever another call returned, gpusync_is_done decides about memory. Of
         UNORDERED work, which has no ticket, gpusync_error.in_use decides.
      3. The work of a queue goes to Metal, ends and calls back in the order of its tickets. Markers and enqueued buffers
-        go to Metal at once, and end in their turn. UNORDERED submissions have no ticket: each goes when its waits allow
-        it, and ends alone. Metal begins the buffers of a queue in order, and may overlap them.
+        go to Metal at once, and end in their turn. UNORDERED submissions have no ticket: each goes when its waits and
+        the order of values allow it, and ends alone. Metal begins a queue's buffers in order, and may overlap them.
      4. A ticket ends once, with one result. OK means that the work succeeded, and so did each point that it was given
         to wait for; earlier tickets of its queue do not count. Every other result is on record
         (gpusync_queue_next_error) before a call returns it, except where it describes the call alone: TIMEOUT,
@@ -625,7 +625,7 @@ struct gpusync_error {
     void *GPUSYNC_OPT queue_user; /**< gpusync_queue_desc.user of the queue of queue_label; NULL: no queue failed. */
     char domain[64];              /**< NSError domain; empty: a failure of gpusync's own. */
     char message[256];            /**< NSError localizedDescription, or a text of gpusync. */
-    char label[64];       /**< Of the command buffer, else of the submission; inherited: of UNORDERED work itself. */
+    char label[64];       /**< Of the command buffer (not made by gpusync: as Metal tells), else of the submission. */
     char queue_label[64]; /**< Of its queue; inherited: of the queue that failed first, as label. */
     char encoder[64];     /**< One that Metal names as faulted, else as affected: needs encoder_status. */
 };
@@ -759,7 +759,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
 /* Waits and signals of work are encoded into a command buffer, which is committed like any other. Or they are those of
    a submission, which makes one ticket of several command buffers. Never both.
    Held. Work is held as sentence 6 says, while held work is in front of it, and while the order of values demands it. A
-   signal behind the wait for it on one queue never comes: gpusync_queue_cancel_held ends such work.
+   signal behind the wait for it on one queue never comes: gpusync_queue_cancel_held ends such work. If other code may
+   signal it, both may be sent, and never end: gpusync_timeline_fail ends them.
    Order of values. On the GPU a wait for 3 also ends at 5. So the signals of a timeline go to Metal in rising order,
    the lowest of committed work first, held or not. Number values at the commit; open buffers do not count. NOT_RISING
    is a signal that is not above what was sent or reached, that committed work is to make, or below one of earlier
@@ -769,7 +770,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
      - while a lower value is sent and not reached. Not so behind ordered work of the same queue, if the host makes the
        higher signal or the GPU makes both. Not so, either, in work that waits for the lower value or a higher one.
    So only the host and other code can fail held work. If on two timelines each of two works has the lower value,
-   neither goes: the report shows it, gpusync_queue_cancel_held ends it. A failed timeline has no order.
+   neither goes: the report shows it, gpusync_queue_cancel_held ends it. A failed timeline gets no signals any more.
    Overlap. Metal may run command buffers of a queue that share no tracked resource at the same time, and complete them
    in any order (gfx-rs/wgpu#9483). So a value that the GPU signals stands for what its own command buffer has done
    before; a signal in an empty buffer behind other work stands for nothing. If a lower value of the queue is in flight,
@@ -801,9 +802,10 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_encode_signal(gpusync_queue
     is reached, and the host signals in its turn, so a value stands for all work with tickets before it, too. Of values
     of other code it learns by Metal's listener, or a look (50 to 400 ms): prefer ON_GPU or an encoded wait. */
 typedef enum GPUSYNC__FLAG_ENUM gpusync_submit_flags {
-    GPUSYNC_SUBMIT_UNORDERED = 4, /**< No ticket: `ticket` must be NULL. Passes held work, and delays none. */
-    /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. Without
-        shared tracked resources Metal may overlap these: the work may run, or a value come, too early. */
+    /** No ticket: `ticket` must be NULL. Passes held work, and delays none but by the order of values. */
+    GPUSYNC_SUBMIT_UNORDERED = 4,
+    /** The GPU waits, in a command buffer of gpusync's own in front, and signals at the end of the last one. The order
+        of the queue alone keeps that: where Metal overlaps, work may run before a wait ends, unless it is encoded. */
     GPUSYNC_SUBMIT_ON_GPU = 8
 } gpusync_submit_flags;
 typedef struct gpusync_submission {
@@ -949,7 +951,7 @@ GPUSYNC_API gpusync_result gpusync_device_get_stats(gpusync_device *device, gpus
 typedef enum GPUSYNC__OPEN_ENUM gpusync_trace_kind {
     GPUSYNC_TRACE_COMMIT, /**< queue, ticket or number: work was accepted. */
     GPUSYNC_TRACE_SENT,   /**< The same: Metal has it. For all work that Metal gets, held before or not. */
-    GPUSYNC_TRACE_ENDED,  /**< The same, result, gpu_start_s, gpu_end_s (0: not known): in the order of tickets. */
+    GPUSYNC_TRACE_ENDED, /**< The same, result, gpu_start_s, gpu_end_s (0: not known); times in the order of tickets. */
     GPUSYNC_TRACE_SIGNAL, /**< timeline, value: is reached, whatever brought it; of several at once the highest. */
     GPUSYNC_TRACE_WAIT    /**< Its point (EVERYTHING: the last ticket; several: none), begin_ns, result, how. */
 } gpusync_trace_kind;
@@ -989,7 +991,7 @@ GPUSYNC_API gpusync_result gpusync_device_set_trace(gpusync_device *device, cons
 
 /** Makes item i: with OK sets *made to an Objective-C object whose reference becomes gpusync's (ARC:
     __bridge_retained), or leaves it. error is zeroed: fill in class, code, texts. Runs with a pool, on a dispatch queue
-    or in _get. Must not call this warm-up. All calls for it get the result; above 0: ERROR_COMPILE. */
+    or in _get. May wait for work, not for warm-ups. All calls for it get the result; above 0: ERROR_COMPILE. */
 typedef gpusync_result (*gpusync_warmup_fn)(void *GPUSYNC_OPT user, size_t i, void *GPUSYNC_OPT *GPUSYNC_REQ made,
                                             gpusync_error *error);
 /** What to make in advance: pipelines of any kind, first kernels, compiled code. */
@@ -1012,8 +1014,8 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_wait(gpusync_warmup 
 
 /** Get item i: runs fn in this call if it has not begun, else waits for it. timeout_ns bounds the wait, not fn; 0:
     neither runs fn nor waits. *made is borrowed while the warm-up lives. An error without a label gets "item 3".
-    Returns  OK; the result of fn; TIMEOUT. ERROR_DEVICE_LOST: not begun at the loss. ERROR_WOULD_DEADLOCK: also in fn,
-             if the item is not made yet. ERROR_INVALID_ARGUMENT: also no such item. */
+    Returns  OK; the result of fn; TIMEOUT. ERROR_DEVICE_LOST: not made a second after the loss. ERROR_WOULD_DEADLOCK:
+             also in fn, if the item is not made yet. ERROR_INVALID_ARGUMENT: also no such item. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns,
                                                                 void *GPUSYNC_OPT *GPUSYNC_REQ made,
                                                                 gpusync_error *GPUSYNC_OPT error);
