@@ -101,9 +101,9 @@
    Point       A ticket of a queue, or a value of a timeline, a number that only rises. A point ends when the ticket
                does; when the value is reached, or the timeline fails.
    Look        gpusync reads the status of what Metal has, and the events that other code signals. Polls and waits look
-               at their own points. Calls look at the whole device: while a wait sleeps, after 50, 100, 200, then every
-               400 ms; when its time is out, once in 50 ms. So does a timer, once a second while callbacks or a later
-               destroy are owed. So a handler that Metal loses costs a pause and the GPU times.
+               at their own points. A wait that sleeps looks at the whole device after 50, 100, 200, then every 400 ms.
+               Calls that find no end do so once in 50 ms, a timer once a second while callbacks or a later destroy are
+               owed. So a handler that Metal loses costs a pause and the GPU times (on Metal 4 the ticket's end).
 
    >>contract: ten sentences, to which each call keeps, and by which the tests are ordered -----------------------------
      1. A ticket is the number of a piece of work on its queue, from 1 on; 0 and below stand for no work, which is done.
@@ -751,7 +751,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_signal_from(gpusyn
     What waits gets the result of reason (from ERROR_INVALID_ARGUMENT to ERROR_COMPILE, else ERROR_EXECUTION), its class
     (NONE: OTHER), code, texts, labels and queue_user.   Returns  OK; the result of an earlier failure. */
 GPUSYNC_API gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *GPUSYNC_OPT reason);
-/** Wait for a value. It may be reached a moment before its ticket ends.   Returns  OK; TIMEOUT; that of the failure. */
+/** Wait for a value. It may be reached a moment before its ticket ends.   Returns  OK; TIMEOUT; the failure. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value,
                                                                    uint64_t timeout_ns,
                                                                    const gpusync_wait_options *GPUSYNC_OPT options);
@@ -835,7 +835,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_submit(gpusync_queue *queue
     commits an empty command buffer behind it at once. The ticket ends in its turn, behind held work, too: never make
     what held work waits for depend on a marker behind it. For one buffer of other code use gpusync_timeline_signal_from
     with addCompletedHandler:. Metal runs the marker after what the other code has enqueued. Other code must not commit
-    a buffer that gpusync keeps: then discard it; a held one aborts in Metal.
+    a buffer that gpusync keeps. If it did, discard the buffer; if that was held, Metal aborts.
     behind  A committed buffer of this queue, after which the ticket ends, and with which it fails: pass the last one.
             NULL: the ticket fails with nothing, and ends after all that was committed (assumed: Metal may overlap an
             empty buffer; safe are `behind`, or a handler for each).
@@ -867,7 +867,7 @@ GPUSYNC_API gpusync_result gpusync_queue_destroy_later(gpusync_queue *GPUSYNC_OP
 
 /** Read the failure that sticks. Looks first.   Returns  OK; NOT_READY: none. ERROR_INVALID_ARGUMENT: not sticky. */
 GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error);
-/** Accept new work again, once the failed ticket was handled (EVERYTHING: whatever sticks). Looks first. Work that was
+/** Accept new work again: the program has handled the failure of `ticket` (EVERYTHING: any). Looks first. Work that was
     committed before sticks no more. Failed timelines stay failed. Waits for everything still tell what was not told.
     Returns  OK: cleared; or nothing stuck, and nothing has changed: work in flight may still stick. NOT_READY: the
              failure of a later ticket sticks. ERROR_INVALID_ARGUMENT: also not sticky. */
@@ -880,7 +880,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_queue_clear_failure(gpusync
     - 1 bytes at most, terminated.   Returns  the whole length, as snprintf; 0 for NULL. */
 GPUSYNC_API size_t gpusync_device_report(gpusync_device *GPUSYNC_OPT device, char *GPUSYNC_OPT buffer, size_t size);
 
-/* Queues of Metal 4 (macOS 26, iOS 26) commit and submit. Work on either kind may wait for the other. What differs:
+/* Queues of Metal 4 (macOS 26, iOS 26) take commits and submissions, and wait for others as others for them. But:
    Buffers    The program makes, begins and ends them. Several in one submission have one ticket. Begin each again
               before each commit, for Metal accepts a recording once, and never while it is held: gpusync cannot check.
    Room       Counts tickets. No limit by default; with max_command_buffer_count a commit may return ERROR_QUEUE_FULL.
@@ -1028,7 +1028,7 @@ GPUSYNC_API uint64_t gpusync_now_ns(void);
 
 /** Destroy a device when its objects are destroyed, without blocking ("Destroying"). They stay usable until then, the
     device not, but for gpusync_device_run_callbacks with CALLBACKS_MANUAL, on one thread, until it calls `destroyed`.
-    After that a thread may still leave by a hook, log or notify: keep these, answer no notify, never unload. */
+    After that a thread may still be in a hook, log or notify: keep these, answer no notify, never unload. */
 GPUSYNC_API gpusync_result gpusync_device_destroy_later(gpusync_device *GPUSYNC_OPT device,
                                                         gpusync_destroyed_fn GPUSYNC_OPT destroyed,
                                                         void *GPUSYNC_OPT user);
