@@ -2068,7 +2068,7 @@ typedef struct gpusync__after {
     gpusync_timeline *dirty, *arms; /* events to write; to read and ask for */
     gpusync_queue *go;              /* queues with work to send */
     gpusync__work *dead;            /* to free */
-    gpusync__work *settled;         /* to trace, with a reference each */
+    gpusync__work *settled;         /* to trace, with a reference each: a ring, by its last */
     const gpusync__work *failed;    /* to log */
     bool calls;                     /* callbacks are due */
     bool watches;                   /* ... or are to become due: the device is to be watched */
@@ -3303,13 +3303,13 @@ GPUSYNC__APART void gpusync__trace_later(gpusync__work *w, gpusync__after *after
 {
     if (w->queue == &w->queue->target.device->blocks)
         return;
-    gpusync__work **at = &after->settled;
-    while (*at)
-        at = &(*at)->next_traced;
+    gpusync__work *last = after->settled;
     GPUSYNC__ADD(&w->refs, 1);
     w->since_ns = gpusync_now_ns();
-    w->next_traced = NULL;
-    *at = w;
+    w->next_traced = last ? last->next_traced : w;
+    if (last)
+        last->next_traced = w;
+    after->settled = w;
     after->more = true;
 }
 
@@ -3721,6 +3721,8 @@ static __attribute__((__noinline__)) void gpusync__send_links(gpusync_queue *q, 
             gpusync__unlist(&link->entry);
         else if (link->entry.next)
             gpusync__send_signal(link, after);
+        else
+            link->encoded = false; /* its timeline has failed */
         if (link->target->kind == GPUSYNC__QUEUE)
             link->entry.number = 0; /* the ticket has ended well, and newer ones may push its record out */
     }
@@ -4047,8 +4049,11 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
         else
             more = false;
     }
-    for (gpusync__work *w; (w = after->settled) != NULL;) {
-        after->settled = w->next_traced;
+    for (gpusync__work *last; (last = after->settled) != NULL;) {
+        gpusync__work *w = last->next_traced;
+        last->next_traced = w->next_traced;
+        if (w == last)
+            after->settled = NULL;
         gpusync__trace_work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
         gpusync__work_unref(w);
     }
@@ -4844,14 +4849,16 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
 
 /* -- one wait */
 
-/* Is this thread in a callback of the device? */
-static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev)
+/* Is this thread in a callback of the device? The function of a warm-up is one for calls on warm-ups, and on the device
+   (t NULL), but may wait for work. */
+static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev, const gpusync__target *t)
 {
     if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
         return false;
     gpusync__lock(dev);
     const gpusync__caller *c = dev->callers;
-    while (c && !pthread_equal(c->thread, pthread_self()))
+    while (c && (!pthread_equal(c->thread, pthread_self()) ||
+                 (c->target && c->target->kind == GPUSYNC__WARMUP && t && t->kind != GPUSYNC__WARMUP)))
         c = c->next;
     gpusync__unlock(dev);
     return c != NULL;
@@ -4933,7 +4940,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
         wait->by = GPUSYNC_ENDED_STATUS;
         over = gpusync__look_now(wait);
     }
-    bool refused = !over && gpusync__in_callback(dev);
+    bool refused = !over && gpusync__in_callback(dev, t);
     if (!over && !refused && timeout_ns) {
         uint64_t now = gpusync_now_ns(),
                  deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
@@ -4959,9 +4966,10 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     gpusync__count_wait(wait, q);
     if (begun)
         gpusync__trace_wait(wait, begun, result);
-    if (refused)
+    if (refused) {
+        wait->which = wait->count;
         gpusync__explain(wait->error, result);
-    else if (!over && timeout_ns && dev->log)
+    } else if (!over && timeout_ns && dev->log)
         gpusync__log_timeout(wait, timeout_ns);
     return result;
 }
@@ -5373,7 +5381,7 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, siz
         *count = 0;
     if (!dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__in_callback(dev))
+    if (gpusync__in_callback(dev, NULL))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__look_everywhere(dev);
     if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
@@ -5450,15 +5458,15 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
     gpusync_result result = gpusync__number_of(&point, &number);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__entry *const rings[] = {&dev->due, &t->entries}; /* the newest is last */
+    gpusync__entry *const rings[] = {&t->entries, &dev->due}; /* the newest is last */
     gpusync__lock(dev);
     for (int i = 0; i < 2; i++)
-        for (gpusync__entry *e = rings[i]->next; e != rings[i]; e = e->next) {
+        for (gpusync__entry *e = rings[i]->prev; e != rings[i] && !found; e = e->prev) {
             gpusync__callback *c = (gpusync__callback *)(void *)e;
             if (!e->sleeper && !e->work && e->number == number && c->target == t && c->fn == fn && c->user == user &&
                 !c->completes) {
                 found = c;
-                due = i == 0;
+                due = i == 1;
             }
         }
     if (t->alert & GPUSYNC__CLOSED)
@@ -6502,11 +6510,11 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
                               run them (gpusync__close); then gpusync__tell_gone tells of the end of a destroy_later
      memory                   goes with the last reference: gpusync__target_free */
 
-/* Drops the open work of a closed queue, but not while a callback of the queue runs: it may be encoding. */
+/* Drops the open work of a closed queue, but not while it owes callbacks: they may encode. */
 static void gpusync__drop_all_open(gpusync__target *t, gpusync__after *after)
 {
     gpusync_queue *q = gpusync__queue_of(t);
-    bool drops = t->kind == GPUSYNC__QUEUE && t->alert & GPUSYNC__CLOSED && !gpusync__runs(t);
+    bool drops = t->kind == GPUSYNC__QUEUE && t->alert & GPUSYNC__CLOSED && !t->owed;
     while (drops && q->open.next->work)
         gpusync__drop_open(q->open.next->work, after);
 }
@@ -6545,7 +6553,7 @@ static gpusync_result gpusync__close(gpusync__target *t, bool waits)
     if (!t)
         return GPUSYNC_OK;
     gpusync_device *dev = t->device;
-    if (gpusync__in_callback(dev))
+    if (gpusync__in_callback(dev, t))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     if (!gpusync__shut(t, NULL))
         return GPUSYNC_ERROR_DESTROYED;
@@ -6629,7 +6637,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     gpusync__sleeper s;
     if (!dev)
         return GPUSYNC_OK;
-    if (gpusync__in_callback(dev))
+    if (gpusync__in_callback(dev, NULL))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__look_everywhere(dev); /* for signals of Metal 4, and for queues of a lost device that are to be given up */
     gpusync__lock(dev);
@@ -7448,7 +7456,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t
     gpusync__item *item = &warmup->items[i];
     uint64_t now = gpusync_now_ns(), deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
     gpusync_result result = GPUSYNC_OK;
-    if (timeout_ns && !gpusync__in_callback(t->device))
+    if (timeout_ns && !gpusync__in_callback(t->device, t))
         gpusync__make_once(warmup, i);
     for (;;) {
         uint64_t next =

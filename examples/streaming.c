@@ -47,7 +47,7 @@ static void upload(int i)
     MUST(gpusync_commit(uploads, buffer, &a->ticket));
     metal_release(staging); /* the command buffer retains it */
     if (fails)
-        MUST(gpusync_queue_cancel_held(uploads, GPUSYNC_EVERYTHING));
+        MUST(gpusync_queue_cancel_held(uploads, a->ticket));
 }
 
 static void read_results(void) /* does not wait */

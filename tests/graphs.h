@@ -165,6 +165,7 @@ typedef struct model_work {
     results own;     /* OVER and SETTLED: what it may end with */
     results theirs;  /* ... as the failure of another, which it inherits */
     bool fixed;      /* OVER: no work in front of it is held, so it keeps its failure */
+    bool cancelled;  /* OVER and SETTLED: while nothing had failed it */
     gpusync_result result;
     bool ran, recorded;
     bool rises;   /* it has failed, and its order_only timelines get its values all the same */
@@ -658,6 +659,11 @@ static bool model_ends(const graph *g, const model_work *w, results *own, result
     results heirs = model_heirs(g, w);
     *own = w->own | waits.own;
     *theirs = w->theirs | waits.theirs | heirs;
+    if (w->cancelled) {
+        *own = RESULT(GPUSYNC_ERROR_CANCELLED);
+        *theirs = 0;
+        return true;
+    }
     if (w->state != MODEL_SENT) {
         *own |= g->lost && !w->fixed ? RESULT(GPUSYNC_ERROR_DEVICE_LOST) : 0;
         return w->state == MODEL_OVER;
@@ -1878,12 +1884,18 @@ static void step_others(graph *g)
     look_everywhere(g);
 }
 
+static void model_cancel_one(model_work *w)
+{
+    w->cancelled |= w->state == MODEL_HELD;
+    model_doom(w, RESULT(GPUSYNC_ERROR_CANCELLED), 0);
+}
+
 static void model_cancel(graph *g, int queue)
 {
     int i;
     for (i = 0; i < g->work_count; i++)
         if (g->work[i].queue == queue)
-            model_doom(&g->work[i], RESULT(GPUSYNC_ERROR_CANCELLED), 0);
+            model_cancel_one(&g->work[i]);
 }
 
 static void cancel_queue(graph *g, int queue)
@@ -1895,9 +1907,30 @@ static void cancel_queue(graph *g, int queue)
     model_cancel(g, queue);
 }
 
+/* What has failed behind held work is held, or is not. */
+static void cancel_ticket(graph *g, int queue)
+{
+    const model_queue *q = &g->q[queue];
+    int64_t ticket = (int64_t)draw(g, (uint64_t)q->last + 3) - 1;
+    model_work *w = ticket > 0 && ticket <= q->last ? &g->work[q->tickets[ticket]] : NULL;
+    bool failed = w && w->state == MODEL_OVER && !w->fixed && !(w->own & RESULT(GPUSYNC_ERROR_CANCELLED));
+    if (q->closed)
+        return;
+    say(g, "%u: cancel_held of ticket %d of queue %d\n", g->step, (int)ticket, queue);
+    gpusync_result got = gpusync_queue_cancel_held(g->s.q[queue], ticket);
+    if (!failed || (got != GPUSYNC_OK && got != GPUSYNC_NOT_READY))
+        assert_result(got, !w ? GPUSYNC_ERROR_INVALID_TICKET : w->state == MODEL_HELD ? GPUSYNC_OK : GPUSYNC_NOT_READY);
+    if (got == GPUSYNC_OK)
+        model_cancel_one(w);
+}
+
 static void step_cancel(graph *g)
 {
-    cancel_queue(g, (int)draw(g, g->rules->queues));
+    int queue = (int)draw(g, g->rules->queues);
+    if (chance(g, 30))
+        cancel_queue(g, queue);
+    else
+        cancel_ticket(g, queue);
 }
 
 static void count_gone(void *user)
@@ -1960,8 +1993,10 @@ static void close_queue(graph *g, int queue, bool abandon)
         assert_ok(gpusync_queue_destroy(g->s.q[queue]));
     g->s.q[queue] = NULL;
     g->q[queue].closed = true;
-    g->q[queue].abandoned = abandon;
     model_cancel(g, queue);
+    if (abandon)
+        model_move(g); /* what Metal has is given up behind that */
+    g->q[queue].abandoned = abandon;
 }
 
 static void step_end(graph *g)
@@ -2130,9 +2165,9 @@ static void one_step(graph *g)
         unsigned percent, draws;
         void (*take)(graph *g);
     } steps[] = {
-        {40, 0, step_gpu}, {20, 0, step_submit}, {5, 0, step_commit_plain}, {7, DRAWS_ENCODED, step_open},
+        {38, 0, step_gpu}, {20, 0, step_submit}, {5, 0, step_commit_plain}, {7, DRAWS_ENCODED, step_open},
         {6, DRAWS_ENCODED, step_commit_open}, {2, DRAWS_DISCARDS, step_discard}, {2, DRAWS_MARKERS, step_marker},
-        {4, DRAWS_SIGNALS, step_host_signal}, {2, DRAWS_CANCELS, step_cancel}, {3, DRAWS_STICKY, step_clear},
+        {4, DRAWS_SIGNALS, step_host_signal}, {4, DRAWS_CANCELS, step_cancel}, {3, DRAWS_STICKY, step_clear},
         {2, DRAWS_OTHERS, step_others}, {1, DRAWS_HOST_FAILS, step_timeline_fail}, {6, 0, step_callback},
     };
     unsigned what = (unsigned)draw(g, 100), i = 0;

@@ -74,16 +74,16 @@ def totals(text, tokens):
     """What is measured, the figure, the limit."""
     structs, fields = structs_of(tokens)
     atomics = set(re.findall(r"^#define (\w+)\([^)]*\) +__atomic_", text, re.M))
-    yield "tokens of the implementation", len(tokens), 37300
-    yield "functions", sum(1 for _ in functions_of(tokens)), 333
+    yield "tokens of the implementation", len(tokens), 38800
+    yield "functions", sum(1 for _ in functions_of(tokens)), 341
     yield "structs", structs, 25
-    yield "fields", fields, 270
-    yield "atomic operations", sum(t.startswith("__atomic_") or t in atomics for t in tokens), 95
+    yield "fields", fields, 272
+    yield "atomic operations", sum(t.startswith("__atomic_") or t in atomics for t in tokens), 96
     yield "kinds of locks", sum(t in LOCKS and tokens[at + 1].isidentifier() for at, t in enumerate(tokens)), 4
     yield "lines of gpusync.h", lines_of("gpusync.h"), 7470
     yield "lines of its front", text[:text.index("#endif /* GPUSYNC_H */")].count("\n"), 1290
-    yield "bytes of code, gcc -O2", code_bytes(text), 61900
-    yield "lines of tests/", lines_of("tests"), 54720
+    yield "bytes of code, gcc -O2", code_bytes(text), 63100
+    yield "lines of tests/", lines_of("tests"), 56000
     yield "lines of examples/", lines_of("examples"), 5000
     yield "lines of Makefile", lines_of("Makefile"), 250
     yield "lines of .ci/run", lines_of(".ci/run"), 120

@@ -5,9 +5,9 @@
 #
 # It needs Apple's command line tools, and takes some minutes: the probes of tests/beliefs, plainly and under Metal's
 # API validation; tests/test_portable.c and the examples on the machine's Metal device; the suite on softmetal, where
-# cmocka is installed (brew install cmocka). Two probes wait for Metal to give up a wait. No kernel runs without an end,
-# and nothing hangs the GPU. Each part has a time limit, and the report grows part by part. BUILD/on-a-mac keeps what
-# each part says.
+# cmocka is installed (brew install cmocka). Three probes wait for Metal to give up a wait. No kernel runs without an
+# end, and nothing hangs the GPU. Each part has a time limit, and the report grows part by part. BUILD/on-a-mac keeps
+# what each part says.
 #
 # Elsewhere than on a Mac softmetal answers, so that the script itself is tried. No Mac has run it yet: it was tried on
 # Linux, also with programs that stand in for a Mac's. In the environment: BUILD, where things are built (build);

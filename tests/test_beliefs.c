@@ -19,6 +19,7 @@ typedef struct knob {
 
 #define QUIRK(name) offsetof(softmetal_quirks, name)
 #define NONE SIZE_MAX
+#define ABSENT (SIZE_MAX - 1) /* what the rows ask for is not there: they are not tried */
 
 static void turn_failure(void)
 {
@@ -49,6 +50,58 @@ static void turn_overlapping(void)
 {
     const softmetal_chaos chaos = {.overlap_per_mille = 1000};
     softmetal_set_chaos(&chaos); /* what is empty does not wait for the work in front of it */
+}
+
+static void turn_out_of_order(void)
+{
+    const softmetal_chaos chaos = {.complete_out_of_order_per_mille = 1000};
+    softmetal_set_chaos(&chaos);
+}
+
+static void turn_in_order(void)
+{
+    const softmetal_chaos chaos = {0};
+    softmetal_set_chaos(&chaos);
+}
+
+/* The second of two pairs does not overlap. */
+static void keep_apart(void *unused, softmetal_phase phase, void *object, const char *selector)
+{
+    static unsigned commits;
+    if (phase == SOFTMETAL_BEFORE && !strcmp(selector, "commit") && ADD_ONE(commits) == 3)
+        turn_in_order();
+}
+
+static void turn_apart(void)
+{
+    softmetal_set_message_hook(keep_apart, NULL);
+}
+
+static void turn_still(void)
+{
+    softmetal_set_clock(SOFTMETAL_MANUAL); /* nothing is scheduled or shown */
+    help.patience_ms = 100;
+}
+
+static void keep(void *unused, softmetal_phase phase, void *object, const char *selector)
+{
+    if (phase == SOFTMETAL_AFTER && !strcmp(selector, "addPresentedHandler:"))
+        metal_retain(object);
+}
+
+static void turn_kept_drawables(void)
+{
+    softmetal_set_message_hook(keep, NULL);
+}
+
+static void turn_no_drawables(void)
+{
+    softmetal_hide_selector("addPresentedHandler:");
+}
+
+static void turn_no_scheduled(void)
+{
+    softmetal_hide_selector("addScheduledHandler:");
 }
 
 static void turn_overtaking_signals(void)
@@ -107,7 +160,10 @@ static const knob knobs[] = {
     {{"slow handler"}, QUIRK(status_early), NULL},
     {{"slow handler", "commit in a handler"}, NONE, turn_hold_up},
     {{"status without a pool"}, QUIRK(status_autoreleases), NULL},
-    {{"empty behind"}, NONE, turn_overlapping},
+    {{"empty behind", "empty behind a wait"}, NONE, turn_overlapping},
+    {{"wait alone"}, NONE, turn_apart},
+    {{"wait alone"}, ABSENT, turn_in_order},
+    {{"ends in order"}, NONE, turn_out_of_order},
     {{"limit"}, QUIRK(uncommitted_are_free), NULL},
     {{"signals in order"}, QUIRK(overtaking_signals), turn_overtaking_signals},
     {{"events rise"}, QUIRK(falling_events), NULL},
@@ -118,6 +174,12 @@ static const knob knobs[] = {
     {{"watchdog"}, NONE, turn_watchdog},
     {{"driver's number"}, QUIRK(bare_errors), NULL},
     {{"killed, handler"}, QUIRK(lost_handlers), NULL},
+    {{"watchdog, at the end"}, NONE, turn_watchdog},
+    {{"scheduled once"}, NONE, turn_still},
+    {{"scheduled once"}, ABSENT, turn_no_scheduled},
+    {{"presented once"}, NONE, turn_still},
+    {{"presented never"}, NONE, turn_kept_drawables},
+    {{"presented once", "presented never"}, ABSENT, turn_no_drawables},
     {{"encoder's key"}, NONE, turn_key},
     {{"Metal 4's family"}, NONE, turn_no_method},
     {{"feedback once"}, QUIRK(lost_handlers), NULL},
@@ -153,11 +215,13 @@ static void turn_and_probe(const char *probe)
     help.absence_ms = 20;
     help.blocks = 128; /* refused_listeners refuses those beyond 100 */
     help.patience_ms = help.watchdog_ms = 60000;
-    if (!strcmp(probe, "killed") || !strcmp(probe, "wait4"))
+    if (!strncmp(probe, "killed", 6) || !strcmp(probe, "wait4"))
         set_times(100, 0);
+    if (!strcmp(probe, "wait_alone"))
+        turn_overlapping(); /* what it asks is of an overlap */
     if (turned && turned->turn)
         turned->turn();
-    if (turned && turned->quirk != NONE)
+    if (turned && turned->quirk < ABSENT)
         *(bool *)((char *)&quirks + turned->quirk) = true;
     softmetal_set_quirks(&quirks);
     if (turned && !freopen("/dev/null", "w", stderr)) /* rules that the device is made to break */
@@ -207,8 +271,9 @@ without_stage(test_each_belief_fails_on_a_device_that_breaks_it)
             first--;
         ask(first, begin);
         for (size_t i = first; i < rows_end(first); i++) {
-            check(is_turned(rows[i].name) == is(i, NOT_HELD), i, (size_t)(turned - knobs));
-            seen[i] |= is_turned(rows[i].name);
+            const char *verdict = turned->quirk == ABSENT ? NOT_TRIED : NOT_HELD;
+            check(is_turned(rows[i].name) == is(i, verdict), i, (size_t)(turned - knobs));
+            seen[i] |= is(i, NOT_HELD);
         }
     }
     for (size_t i = 0; i < ROWS; i++)

@@ -675,30 +675,64 @@ static unsigned after_a_second(void)
     return fired;
 }
 
+enum { ON_DONE, ON_COMPLETE, LATER, WAYS };
+
+/* Commits a command buffer whose handler Metal loses. The note is owed. */
+static void *owe(stage *s, unsigned way, note *n)
+{
+    gpusync_queue *queue = s->q[way == LATER];
+    void *buffer = new_buffer(queue);
+    softmetal_lose_handlers(buffer);
+    if (way == ON_COMPLETE)
+        SUBMIT(queue, BUFFERS(buffer), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = n);
+    else
+        commit(queue, buffer);
+    if (way == ON_DONE)
+        on_done(ticket_at(queue, 1), n);
+    if (way == LATER) {
+        assert_ok(gpusync_queue_destroy_later(queue, remember_destroyed, n));
+        s->q[1] = NULL;
+    }
+    return buffer;
+}
+
+static void find_the_end(scene *c, void *buffer, note *n)
+{
+    assert_int_equal(after_a_second(), c->in != BY_HAND); /* nothing has ended: the next one is armed */
+    softmetal_finish(buffer);
+    assert_int_equal(GET(&n->calls), 0);
+    if (c->in == BY_HAND)
+        run_callbacks(&c->s);
+    else
+        assert_int_equal(after_a_second(), 1);
+    assert_noted(n, GPUSYNC_OK);
+}
+
+static void owe_no_more(void)
+{
+    assert_true(after_a_second() <= 1);
+    assert_int_equal(after_a_second(), 0);
+}
+
 static void lose_all_handlers(scene *c)
 {
-    stage *s = &c->s;
-    void *buffers[3] = {new_buffer(s->q[0]), new_buffer(s->q[0]), new_buffer(s->q[1])};
-    note notes[3] = {0};
-    for (size_t i = 0; i < LENGTH(notes); i++)
-        softmetal_lose_handlers(buffers[i]);
-    on_done(ticket_at(s->q[0], commit(s->q[0], buffers[0])), &notes[0]);
-    SUBMIT(s->q[0], BUFFERS(buffers[1]), .flags = GPUSYNC_SUBMIT_UNORDERED, .on_complete = remember, .user = &notes[1]);
-    commit(s->q[1], buffers[2]);
-    assert_ok(gpusync_queue_destroy_later(s->q[1], remember_destroyed, &notes[2]));
-    s->q[1] = NULL;
-    for (size_t i = 0; i < LENGTH(notes); i++) {
-        assert_int_equal(after_a_second(), c->in != BY_HAND); /* nothing has ended: the next one is armed */
-        softmetal_finish(buffers[i]);
-        assert_int_equal(GET(&notes[i].calls), 0);
-        if (c->in == BY_HAND)
-            run_callbacks(s);
-        else
-            assert_int_equal(after_a_second(), 1);
-        assert_noted(&notes[i], GPUSYNC_OK);
+    void *buffers[WAYS];
+    note notes[WAYS] = {0};
+    for (unsigned way = 0; way < WAYS; way++)
+        buffers[way] = owe(&c->s, way, &notes[way]);
+    for (unsigned way = 0; way < WAYS; way++)
+        find_the_end(c, buffers[way], &notes[way]);
+    owe_no_more();
+}
+
+/* Each has the dispatch queue look by itself, and anew. */
+static void lose_one_handler_after_another(scene *c)
+{
+    for (unsigned way = 0; way < WAYS; way++) {
+        note n = {0};
+        find_the_end(c, owe(&c->s, way, &n), &n);
+        owe_no_more();
     }
-    assert_true(after_a_second() <= 1); /* owed no more */
-    assert_int_equal(after_a_second(), 0);
 }
 
 /* Metal loses the handlers, and the program makes no call that looks: the dispatch queue does, once a second, while
@@ -706,6 +740,7 @@ static void lose_all_handlers(scene *c)
 without_stage(test_R24_the_dispatch_queue_looks_while_callbacks_are_owed)
 {
     in_each_place(lose_all_handlers, (stage_desc){.queues = 2});
+    in_each_place(lose_one_handler_after_another, (stage_desc){.queues = 2});
 }
 
 /* -- one at a time ------------------------------------------------------------------------------------------------ */
@@ -1215,6 +1250,8 @@ static gpusync_result try_poll(stage *s) { return gpusync_poll(s->q[0], 2, NULL)
 static gpusync_result try_signal(stage *s) { return gpusync_timeline_signal(s->t[0], 6); }
 static gpusync_result try_fail(stage *s) { return gpusync_timeline_fail(s->t[0], NULL); }
 static gpusync_result try_cancel(stage *s) { return gpusync_queue_cancel_held(s->q[0], GPUSYNC_EVERYTHING); }
+static gpusync_result try_cancel_one(stage *s) { return gpusync_queue_cancel_held(s->q[0], 3); }
+static gpusync_result try_cancel_sent(stage *s) { return gpusync_queue_cancel_held(s->q[0], 2); }
 static gpusync_result try_marker(stage *s) { return gpusync_commit_marker(s->q[0], NULL, NULL); }
 static gpusync_result try_destroy(stage *s) { return gpusync_queue_destroy(s->q[0]); }
 static gpusync_result try_abandon(stage *s) { return gpusync_queue_abandon(s->q[0]); }
@@ -1347,6 +1384,8 @@ static const act acts[] = {
     {"signal", try_signal, GPUSYNC_OK},
     {"fail", try_fail, GPUSYNC_OK},
     {"cancel", try_cancel, GPUSYNC_OK},
+    {"cancel one", try_cancel_one, GPUSYNC_OK},
+    {"cancel what Metal has", try_cancel_sent, GPUSYNC_NOT_READY},
     {"register", try_on_done, GPUSYNC_OK},
     {"register and withdraw", try_withdraw, GPUSYNC_OK},
     {"release", try_release, GPUSYNC_OK},
@@ -1385,6 +1424,7 @@ static void prepare_acts(stage *s)
     commit_new(s->q[0]);
     finish_all(s);
     commit_new(s->q[0]);
+    commit(s->q[0], waiting(s->q[0], at(s->t[0], 6)));
     for (int i = 0; i < ROOM; i++)
         commit_new(s->q[2]);
     signal_value(s->t[0], 5);

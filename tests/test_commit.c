@@ -778,6 +778,14 @@ on_stage_with(test_S5_T14_F6_a_refused_call_has_changed_nothing, .queues = 3, .t
     refused(gpusync_wait(NULL, 1, 0, NULL), ERROR_INVALID_ARGUMENT);
     refused(gpusync_wait(q, 3, GPUSYNC_FOREVER, NULL), ERROR_INVALID_TICKET);
     refused(gpusync_queue_cancel_held(NULL, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT);
+    refused(gpusync_queue_cancel_held(q, GPUSYNC_NO_TICKET), ERROR_INVALID_TICKET);
+    refused(gpusync_queue_cancel_held(q, -1), ERROR_INVALID_TICKET);
+    refused(gpusync_queue_cancel_held(q, INT64_MIN), ERROR_INVALID_TICKET);
+    refused(gpusync_queue_cancel_held(q, 3), ERROR_INVALID_TICKET);
+    refused(gpusync_queue_cancel_held(s->q[1], 2), ERROR_INVALID_TICKET); /* one is held */
+    refused(gpusync_queue_cancel_held(q, GPUSYNC_EVERYTHING - 1), ERROR_INVALID_TICKET);
+    refused(gpusync_queue_cancel_held(q, 1), NOT_READY); /* has ended */
+    refused(gpusync_queue_cancel_held(q, 2), NOT_READY); /* Metal has it */
     refused(gpusync_queue_failure(q, &(gpusync_error){.ticket = 0}), ERROR_INVALID_ARGUMENT); /* not sticky */
     refused(gpusync_queue_clear_failure(NULL, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT);
     refused(gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING), ERROR_INVALID_ARGUMENT); /* nor here */

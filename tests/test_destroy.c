@@ -314,6 +314,7 @@ static void ask_closed_queue(void *user, gpusync_result result, const gpusync_er
     must_say(ERROR_DESTROYED, gpusync_cancel_on_done(ticket_at(q, 1), remember, c->due));
     must_say(ERROR_DESTROYED, gpusync_release_after(q, 1, foreign));
     must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q, GPUSYNC_EVERYTHING));
+    must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q, 1));
     must_say(ERROR_DESTROYED, gpusync_queue_clear_failure(q, GPUSYNC_EVERYTHING));
     must_say(ERROR_DESTROYED, gpusync_queue_destroy_later(q, remember_destroyed, NULL));
     must(buffer == NULL && ticket == 77, "a refused call has written something");
@@ -405,6 +406,32 @@ without_stage(test_R20_a_callback_may_use_the_buffer_that_it_has_made_beside_a_d
             sched_yield();
         job_call(&end, ends[i], c.queue);
         assert_ok(job_end(&end));
+        stage_close(&s);
+    }
+}
+
+/* The queue is closed before the callback begins, and keeps the buffer until it has run. */
+static void use_the_open_buffer(void *user, gpusync_result result, const gpusync_error *error)
+{
+    closed *c = (closed *)user;
+    mark(c->s, c->other, 1);
+    must_say(OK, gpusync_command_buffer_discard(c->queue, c->other));
+    must_say(ERROR_UNKNOWN_BUFFER, gpusync_command_buffer_discard(c->queue, c->other));
+    c->calls++;
+}
+
+without_stage(test_R20_callbacks_behind_a_destroy_may_use_open_buffers)
+{
+    for (size_t i = 0; i < LENGTH(ends); i++) {
+        stage s;
+        stage_open(&s, &(stage_desc){.device = threads_by_hand});
+        closed c = {.s = &s, .queue = s.q[0], .other = new_buffer(s.q[0])};
+        mark(&s, c.other, 0);
+        assert_ok(gpusync_on_done(ticket_at(s.q[0], commit_new(s.q[0])), use_the_open_buffer, &c));
+        finish_all(&s);
+        assert_ok(ends[i](taken(&s, 0)));
+        settle(&s);
+        assert_int_equal(c.calls, 1);
         stage_close(&s);
     }
 }

@@ -1131,7 +1131,7 @@ static void expect_untold(gpusync_queue *queue, int n)
 }
 
 /* Steps. Work: see commit_piece. Ends: e, the next one; E, all; d1, piece 1; c1, likewise, by Metal's status alone; g,
-   what is held may go; x, it is cancelled. Asked: p1, a poll; !1, the failure of ticket 1 sticks; !0, none does; W1
+   what is held may go; x, it is cancelled; X1, piece 1 is. Asked: p1, a poll; !1, the failure of ticket 1 sticks; !0, none does; W1
    and W0, see expect_untold. Clears: C; K1, of ticket 1; N1, likewise, but that of a later one sticks; I1, there is
    none. */
 static void play_sticks(const char *steps, const char *ends, const char *runs, uint32_t flags)
@@ -1158,6 +1158,7 @@ static void play_sticks(const char *steps, const char *ends, const char *runs, u
         if (*step == 'p') (void)!gpusync_poll(s.q[0], n, NULL);
         if (*step == 'g') signal_value(s.t[0], 1);
         if (*step == 'x') assert_ok(gpusync_queue_cancel_held(s.q[0], GPUSYNC_EVERYTHING));
+        if (*step == 'X') assert_ok(gpusync_queue_cancel_held(s.q[0], n));
         if (*step == '!' && sticks(s.q[0]) != n) fail_msg("%s: at %s", steps, step);
         if (*step == 'W') expect_untold(s.q[0], n);
         if (*step == 'C') clear(s.q[0]);
@@ -1204,6 +1205,10 @@ without_stage_on_both_kinds(test_R32_what_sticks_and_what_takes_it)
         {"hfE!0gE!2", "OF", "1"},
         {"hoxE!0", "CC", ""}, /* cancelled work does not stick, */
         {"fhxE!1", "FC", ""},
+        {"hhoX1E!0gE!0", "COO", "23"}, /* work behind one that is cancelled goes on, */
+        {"hhoX2E!0gE!0", "OCO", "13"},
+        {"fhoX2E!1", "FC1", "3"}, /* ... and takes what sticks */
+        {"fhhX2eCoE!0", "FC1O", "4"},
         {"koE!0", "IO", "2"}, /* ... nor what waits for it */
         {"ioE!1", "I1", ""},  /* an inherited failure sticks */
         {"fieCE!0", "F1", ""},
@@ -1582,6 +1587,26 @@ on_stage_with(test_R26_a_handler_that_is_late_by_256_tickets_gives_its_times_to_
     assert_times(s->q[0], 257, start_of(last), end_of(last));
     metal_release(last);
     metal_release(late);
+}
+
+/* A look has ended it: what its handler brings is not taken for the times of the ticket of the same number. */
+on_stage(test_R26_UNORDERED_work_gives_its_times_to_no_ticket)
+{
+    void *buffer = foreign_buffer(s->q[0]), *loose = foreign_buffer(s->q[0]);
+    commit(s->q[0], buffer);
+    SUBMIT(s->q[0], BUFFERS(loose), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    softmetal_set_gpu_clock(gpu_clock);
+    clock_s = 5;
+    softmetal_finish(buffer);
+    clock_s = 7;
+    softmetal_complete(loose);
+    assert_ok(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL));
+    softmetal_finish(loose);
+    assert_true(end_of(loose) > end_of(buffer));
+    assert_times(s->q[0], 1, start_of(buffer), end_of(buffer));
+    softmetal_set_gpu_clock(NULL);
+    metal_release(loose);
+    metal_release(buffer);
 }
 
 on_both_kinds_with(test_R26_everything_and_work_that_never_ran_have_none, .timelines = 1)

@@ -673,3 +673,28 @@ on_stage_with(test_S5_threads_that_signal_and_wait_agree, .timelines = 3, .real 
     }
     for (unsigned i = 0; i < 6; i++) join(threads[i]);
 }
+
+static unsigned refused;
+
+static void wait_in_a_callback(void *user, gpusync_result result, const gpusync_error *error)
+{
+    size_t which = 9;
+    gpusync_error told;
+    const gpusync_wait_options options = {.error = &told};
+    result = gpusync_wait_many((const gpusync_point *)user, 2, GPUSYNC_WAIT_ALL, 0, &options, &which);
+    must(result == GPUSYNC_ERROR_WOULD_DEADLOCK && told.result == result, "it is refused");
+    must(which == 2, "it names no point");
+    COUNT(&refused);
+}
+
+/* One of its points has failed, which a wait that went on would name. */
+on_stage_with(test_a_wait_that_is_refused_names_no_point, .timelines = 2,
+              .device = {.callback_mode = GPUSYNC_CALLBACKS_MANUAL})
+{
+    gpusync_point points[] = {at(s->t[0], 1), at(s->t[1], 1)};
+    PUT(&refused, 0);
+    fail_timeline(s->t[0], GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_on_done(ticket_at(s->q[0], 0), wait_in_a_callback, points));
+    run_callbacks(s);
+    assert_int_equal(GET(&refused), 1);
+}

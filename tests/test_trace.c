@@ -526,6 +526,20 @@ ON_TRACE(test_S10_times_of_the_GPU)
     softmetal_set_gpu_clock(NULL);
 }
 
+/* A look finds the second of two buffers over: the times of the first alone are not the submission's. */
+on_stage_with(test_S10_times_of_some_of_the_buffers_are_not_told, TRACED)
+{
+    void *buffers[] = {new_buffer(s->q[0]), new_buffer(s->q[0])};
+    begin_trace(s);
+    SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]));
+    softmetal_finish(buffers[0]);
+    softmetal_complete(buffers[1]);
+    assert_ok(gpusync_poll(s->q[0], 1, NULL));
+    const gpusync_trace_event *e = event_of(GPUSYNC_TRACE_ENDED, 0);
+    assert_true(e->gpu_start_s == 0 && e->gpu_end_s == 0);
+    finish_all(s);
+}
+
 /* Each event has its own time, a wait the time when it began, too. Work that never ran ends when it is given up. */
 ON_TRACE(test_R40_times_are_of_the_clock)
 {
@@ -715,6 +729,25 @@ ON_TRACE(test_R40_a_trace_is_set_exchanged_and_removed)
     assert_int_equal(calls[2], 1);
     assert_ok(gpusync_device_set_trace(s->device, NULL)); /* there is none: still OK */
     assert_result(gpusync_device_set_trace(NULL, &one_of_three[0]), GPUSYNC_ERROR_INVALID_ARGUMENT);
+}
+
+static void set_in_commit(void *user, softmetal_phase phase, void *object, const char *selector)
+{
+    if (phase == SOFTMETAL_BEFORE && strcmp(selector, "commit") == 0)
+        assert_ok(gpusync_device_set_trace((gpusync_device *)user, &recorder));
+}
+
+/* The commit has begun without it, and the queue is busy: gpusync has not looked at the clock. `record` checks. */
+on_stage_with(test_R40_a_trace_that_is_set_during_a_commit_gets_no_event_without_a_time, TRACED)
+{
+    commit_new(s->q[0]);
+    void *buffer = new_buffer(s->q[0]);
+    seen.count = 0;
+    softmetal_set_message_hook(set_in_commit, s->device);
+    commit(s->q[0], buffer);
+    softmetal_set_message_hook(NULL, NULL);
+    finish_all(s);
+    assert_non_null(event_of(GPUSYNC_TRACE_ENDED, 1));
 }
 
 static void stay(void *user, const gpusync_trace_event *event)

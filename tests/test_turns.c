@@ -693,6 +693,55 @@ without_stage(test_R33_rising_values_of_several_queues_go_in_their_order)
         race(names[i], set_up_rising, tear_down_rising, &plans[i], 0, 300, plans[i].beside ? 3 : 2);
 }
 
+/* A held ticket is cancelled while a signal lets it go: the one or the other, and the work behind it goes. */
+static void cancel_one(void *unused)
+{
+    gpusync_result result = gpusync_queue_cancel_held(stage.q[0], tickets[0]);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_NOT_READY);
+    flags[0] = result == GPUSYNC_OK;
+    see(flags[0]);
+    turns_expect(gpusync_queue_cancel_held(stage.q[0], tickets[0]), GPUSYNC_NOT_READY);
+}
+
+static void sleep_behind(void *unused)
+{
+    turns_expect(wait_for_ever(stage.q[0], tickets[1]), GPUSYNC_OK);
+}
+
+static void set_up_cancel_one(void *unused)
+{
+    begin(1, 2);
+    const gpusync_point wait = gpusync_at_value(stage.t[0], 1), signal = gpusync_at_value(stage.t[1], 1);
+    for (int i = 0; i < 2; i++) {
+        buffers[i] = metal_retain(make_buffer(stage.q[0]));
+        tickets[i] = submit_buffer(stage.q[0], buffers[i], i ? NULL : &wait, i ? NULL : &signal, &outcomes[i], 0);
+    }
+    turns_add("signals", signal_one, &numbers[0]);
+    turns_add("cancels", cancel_one, NULL);
+    turns_add("sleeps", sleep_behind, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_cancel_one(void *unused)
+{
+    const gpusync_result result = flags[0] ? GPUSYNC_ERROR_CANCELLED : GPUSYNC_OK;
+    turns_expect(gpusync_poll(stage.q[0], tickets[0], NULL), result);
+    turns_expect(gpusync_timeline_query(stage.t[1], &(uint64_t){0}, NULL), result);
+    turns_expect(outcomes[0].result, result);
+    turns_expect(is_committed(buffers[0]), !flags[0]);
+    for (int i = 0; i < 2; i++) {
+        turns_expect(outcomes[i].calls, 1);
+        metal_release(buffers[i]);
+    }
+    close_stage();
+}
+
+without_stage(test_R8_a_ticket_is_cancelled_or_let_go)
+{
+    race("one cancelled and let go", set_up_cancel_one, tear_down_cancel_one, NULL, 1, 300, 3);
+}
+
 /* A failure sticks, and is cleared, while a thread commits behind it. What was committed before the clear ends with the
    failure, what comes behind it does not; what fails behind it sticks anew, and is not cleared with the first. */
 static bool clears, cleared; /* the clear has begun, has returned */

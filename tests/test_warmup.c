@@ -346,6 +346,7 @@ static gpusync_result make_a_kernel(void *user, size_t i, void **made, gpusync_e
     must(!gpusync_command_buffer_create(s->q[0], NULL, 0, &buffer), "a command buffer is made");
     must(!gpusync_commit(s->q[0], buffer, &ticket) && ticket == (gpusync_ticket)i + 1, "it is committed");
     must(gpusync_poll(s->q[0], ticket, NULL) == GPUSYNC_NOT_READY, "it is in flight");
+    must(gpusync_wait(s->q[0], ticket, 0, NULL) == GPUSYNC_TIMEOUT, "fn may wait for work");
     return GPUSYNC_OK;
 }
 

@@ -151,10 +151,15 @@ static note_block block_of(note *n, const struct note_descriptor *descriptor)
     return block;
 }
 
-static void add_handler(void *buffer, note *n)
+static void give_block(void *object, const char *selector, note *n)
 {
     note_block block = block_of(n, &of_handler);
-    metal_add_completed_handler(buffer, &block);
+    metal_set(object, selector, &block);
+}
+
+static void add_handler(void *buffer, note *n)
+{
+    give_block(buffer, "addCompletedHandler:", n);
 }
 
 #define NEW_QUEUE() metal_queue_new(device, 64)
@@ -166,6 +171,14 @@ static void fill(void *buffer, void *memory, unsigned value, unsigned times)
     for (unsigned i = 0; i < times; i++)
         metal_fill(blit, memory, 0, BYTES, (unsigned char)value);
     metal_end(blit);
+}
+
+/* Memory whose use keeps no command buffers apart. */
+static void *untracked_new(void)
+{
+    const unsigned long untracked = 256; /* MTLResourceHazardTrackingModeUntracked */
+    return METAL__AS(void *, unsigned long, unsigned long)(device, metal__sel("newBufferWithLength:options:"), BYTES,
+                                                           untracked);
 }
 
 static unsigned char last_byte(void *memory)
@@ -336,28 +349,107 @@ static void probe_pool(void)
         (long)(sizes[2] - sizes[1]));
 }
 
-/* An empty command buffer behind one that waits at first, and then works; the two share nothing. */
-static void probe_empty_behind(void)
+/* An empty command buffer behind one that works for long, or waits at first. They share nothing that is tracked. */
+static void follow(const char *row, bool waits)
 {
     enum { ROUNDS = 5 };
-    void *queue = NEW_QUEUE(), *other = NEW_QUEUE(), *memory = metal_buffer_new(device, BYTES), *gate = new_event();
-    unsigned behind = 0;
+    void *queue = NEW_QUEUE(), *memory = untracked_new(), *gate = new_event();
+    unsigned behind = 0, sooner = 0;
     for (unsigned i = 1; i <= ROUNDS; i++) {
         void *work = metal_queue_command_buffer(queue), *empty = metal_queue_command_buffer(queue);
-        metal_encode_wait(work, gate, i);
-        fill(work, memory, 1, MANY);
+        if (waits)
+            metal_encode_wait(work, gate, i);
+        fill(work, memory, 1, waits ? MANY : 4 * MANY);
         metal_commit(work);
         metal_commit(empty);
-        if (!ends_within(empty, ABSENCE_MS("empty behind"))) {
-            signal_from(other, gate, i);
+        if (!ends_within(empty, waits ? ABSENCE_MS(row) : help.patience_ms)) {
+            metal_event_signal(gate, i);
             ends_within(empty, help.patience_ms);
         }
         behind += metal_status(work) >= 4;
-        signal_from(other, gate, i); /* if the empty one was early */
+        metal_event_signal(gate, i); /* if the empty one was early */
         metal_wait_until_completed(work);
+        metal_wait_until_completed(empty);
+        sooner += metal_gpu_end(empty) > 0 && metal_gpu_end(empty) < metal_gpu_end(work);
     }
-    SAY("empty behind", IF_TRUE(behind == ROUNDS), "when the empty one had ended, %u of %u times the work had", behind,
-        ROUNDS);
+    SAY(row, IF_TRUE(behind == ROUNDS),
+        "when the empty one had ended, %u of %u times the work had; the GPU had ended the empty one first %u times",
+        behind, ROUNDS, sooner);
+}
+
+static void probe_empty_behind(void)
+{
+    follow("empty behind", false);
+    follow("empty behind a wait", true);
+}
+
+/* Whether a command buffer does its work while the one before it waits, which works then, or not. */
+static bool passes(bool works)
+{
+    enum { SHORT_MS = 1000 }; /* Metal does not give up a wait as soon */
+    void *queue = NEW_QUEUE(), *gate = new_event(), *event = new_event();
+    void *front = metal_queue_command_buffer(queue), *next = metal_queue_command_buffer(queue);
+    metal_encode_wait(front, gate, 1);
+    if (works)
+        fill(front, untracked_new(), 1, 1);
+    fill(next, untracked_new(), 1, 1);
+    metal_encode_signal(next, event, 1);
+    metal_commit(front);
+    metal_commit(next);
+    WAIT_FOR(metal_event_value(event), SHORT_MS);
+    bool passed = metal_event_value(event) == 1;
+    metal_event_signal(gate, 1);
+    metal_wait_until_completed(next);
+    return passed;
+}
+
+static void probe_wait_alone(void)
+{
+    bool works = passes(true), alone = passes(false);
+    SAY("wait alone", works || alone ? IF_TRUE(alone) : NOT_TRIED,
+        "behind one that waits and works the next one's work %s, behind one that only waits it %s",
+        works ? "was done" : "was held back", alone ? "was done" : "was held back");
+}
+
+/* For a handler: how the command buffer before its own stands. */
+static void look_before(note *n, void *buffer)
+{
+    (void)buffer;
+    n->status = n->next ? metal_status(n->next) : 4;
+}
+
+/* By turns long work, and none. */
+static void probe_ends(void)
+{
+    enum { BUFFERS = 16 };
+    static note notes[BUFFERS];
+    static unsigned places;
+    void *queue = NEW_QUEUE(), *memory = untracked_new(), *buffers[BUFFERS];
+    unsigned i, came = 0, right = 0, terminal = 0;
+    bool overtaken = false;
+    for (i = 0; i < BUFFERS; i++) {
+        buffers[i] = metal_queue_command_buffer(queue);
+        notes[i].places = &places;
+        notes[i].act = look_before;
+        notes[i].next = i ? buffers[i - 1] : NULL;
+        add_handler(buffers[i], &notes[i]);
+        if (i % 2 == 0)
+            fill(buffers[i], memory, 1, MANY);
+    }
+    for (i = 0; i < BUFFERS; i++)
+        metal_commit(buffers[i]);
+    while (metal_status(buffers[0]) < 4 || metal_status(buffers[BUFFERS - 1]) < 4)
+        for (i = BUFFERS - 1; i > 0; i--) /* a later one first */
+            overtaken |= metal_status(buffers[i]) >= 4 && metal_status(buffers[i - 1]) < 4;
+    for (i = 0; i < BUFFERS; i++) {
+        came += COMES(notes[i].count, 1);
+        right += notes[i].place == i;
+        terminal += notes[i].status >= 4;
+    }
+    if (came == BUFFERS)
+        SAY("ends in order", IF_TRUE(right == came && terminal == came && !overtaken),
+            "%u of %u handlers came in their place, %u saw the end of the one before; a later status was terminal %s",
+            right, came, terminal, overtaken ? "first" : "never first");
 }
 
 static void *five[6]; /* a queue of four places, and its command buffers */
@@ -388,24 +480,33 @@ static void probe_limit(void)
 static void probe_signal_order(void)
 {
     enum { ROUNDS = 20 };
-    void *queue = NEW_QUEUE(), *memory = metal_buffer_new(device, BYTES), *event = new_event();
-    unsigned right = 0;
+    void *queue = NEW_QUEUE(), *memory = metal_buffer_new(device, BYTES), *event = new_event(), *gate = new_event();
+    unsigned right[2] = {0};
     memset(metal_contents(memory), 0, BYTES);
     for (unsigned i = 1; i <= ROUNDS; i++) {
         void *slow = metal_queue_command_buffer(queue), *quick;
+        bool waits = i % 2 == 0;
+        if (waits)
+            metal_encode_wait(slow, gate, i);
         fill(slow, memory, i, MANY);
         metal_encode_signal(slow, event, 2 * i - 1);
         metal_commit(slow);
         quick = signal_from(queue, event, 2 * i);
+        if (waits)
+            WAIT_FOR(metal_event_value(event) >= 2 * i, ABSENCE_MS("signals in order"));
+        bool early = waits && metal_event_value(event) >= 2 * i;
+        metal_event_signal(gate, i);
         if (!reaches(event, 2 * i))
             break;
-        right += last_byte(memory) == i;
+        right[waits] += !early && last_byte(memory) == i;
+        metal_wait_until_completed(slow);
         metal_wait_until_completed(quick);
         metal_release(quick);
         metal_release(slow);
     }
-    SAY("signals in order", IF_TRUE(right == ROUNDS),
-        "%u of %u times the first one's work was there at the second's signal", right, ROUNDS);
+    SAY("signals in order", IF_TRUE(right[0] + right[1] == ROUNDS),
+        "the first one's work was there at the second's signal %u of %u times, and %u of %u where it waited at first",
+        right[0], ROUNDS / 2, right[1], ROUNDS / 2);
 }
 
 static void probe_falling(void)
@@ -511,6 +612,93 @@ static void probe_killed(void)
         "the error inside has code %ld", inner_code(error));
     SAY("killed, handler", IF_TRUE(COMES(n.count, 1) && n.status == 5),
         "%u came, and saw status %lu, the signal at %llu", n.count, n.status, (unsigned long long)n.value);
+}
+
+/* As gpusync waits for the lower value of a timeline before it signals a higher one. */
+static void probe_killed_at_end(void)
+{
+    void *buffer = metal_queue_command_buffer(NEW_QUEUE()), *never = new_event(), *event = new_event();
+    void *memory = metal_buffer_new(device, BYTES);
+    uint64_t begin = gpusync_now_ns();
+    fill(buffer, memory, 1, 1);
+    metal_encode_wait(buffer, never, 1);
+    metal_encode_signal(buffer, event, 1);
+    metal_commit(buffer);
+    ends_within(buffer, help.watchdog_ms);
+    SAY("watchdog, at the end", IF_TRUE(metal_status(buffer) == 5),
+        "status %lu after %.1f s, the work %s, the signal at %llu", metal_status(buffer), (double)MS_SINCE(begin) / 1e3,
+        last_byte(memory) ? "was done" : "was not done", (unsigned long long)metal_event_value(event));
+}
+
+/* Of how many blocks Metal has dropped all copies. */
+static unsigned dropped_of(const note *notes, unsigned count)
+{
+    unsigned dropped = 0;
+    for (unsigned i = 0; i < count; i++)
+        dropped += READ(notes[i].copies) && READ(notes[i].drops) == READ(notes[i].copies);
+    return dropped;
+}
+
+static void probe_scheduled(void)
+{
+    static note notes[2];
+    void *queue = NEW_QUEUE(), *run = metal_queue_command_buffer(queue), *never = metal_queue_command_buffer(queue);
+    if (!responds(run, "addScheduledHandler:"))
+        LEAVE("not asked: no scheduled handlers here");
+    give_block(run, "addScheduledHandler:", &notes[0]);
+    give_block(never, "addScheduledHandler:", &notes[1]);
+    metal_commit(run);
+    metal_release(run);
+    metal_release(never); /* its last reference */
+    WAIT_FOR(dropped_of(notes, 2) == 2, help.patience_ms);
+    SAY("scheduled once", IF_TRUE(dropped_of(notes, 2) == 2 && notes[0].count == 1 && notes[1].count < 2),
+        "%u calls of a committed one's, %u of a released one's; %u of 2 blocks were dropped", notes[0].count,
+        notes[1].count, dropped_of(notes, 2));
+}
+
+static void look_at_frame(note *n, void *drawable)
+{
+    n->end = METAL__AS0(double)(drawable, metal__sel("presentedTime"));
+}
+
+/* As many frames at once as a layer has: some of those that are presented may be dropped. */
+static void show(const char *row, bool present)
+{
+    enum { FRAMES = 3 };
+    const metal_extent another = {32, 32};
+    note *notes = (note *)calloc(FRAMES, sizeof *notes);
+    void *layer = metal_layer_new(device, 64, 64), *buffer = metal_queue_command_buffer(NEW_QUEUE()), *drawable;
+    void *pool = metal_pool_push();
+    unsigned frames = 0, called = 0, twice = 0, shown = 0, dropped;
+    while (frames < FRAMES && responds(drawable = metal_next_drawable(layer), "addPresentedHandler:")) {
+        notes[frames].act = look_at_frame;
+        give_block(drawable, "addPresentedHandler:", &notes[frames++]);
+        if (present)
+            metal_present(buffer, drawable);
+    }
+    metal_commit(buffer);
+    metal_pool_pop(pool);
+    if (!frames)
+        LEAVE("not asked: no drawable here");
+    WAIT_FOR(dropped_of(notes, frames) == frames, help.patience_ms);
+    dropped = dropped_of(notes, frames);
+    METAL__AS(void, metal_extent)(layer, metal__sel("setDrawableSize:"), another); /* has ended frames */
+    WAIT_FOR(dropped_of(notes, frames) == frames, help.patience_ms);
+    for (unsigned i = 0; i < frames; i++) {
+        called += READ(notes[i].count) == 1;
+        twice += notes[i].count > 1;
+        shown += notes[i].end > 0;
+    }
+    SAY(row, IF_TRUE(dropped == frames && !twice),
+        "of %u blocks %u were called once, %u more often, %u with a time; %u were dropped, %u once the layer was resized",
+        frames, called, twice, shown, dropped, dropped_of(notes, frames));
+}
+
+static void probe_presented(void)
+{
+    dlopen("/System/Library/Frameworks/QuartzCore.framework/QuartzCore", RTLD_NOW);
+    show("presented once", true);
+    show("presented never", false);
 }
 
 static void probe_encoder_key(void)
@@ -715,11 +903,17 @@ static const belief rows[] = {
     ROW("status without a pool", pool, "reading the status autoreleases nothing",
         "a thread without a pool leaks an object at each look"),
     ROW("empty behind", empty_behind, "an empty command buffer ends no earlier than those before it in its queue",
-        "a marker may end before the work of other code in front of it"),
+        "the ticket of a marker without `behind` ends, and memory seems free, while other code's work still runs"),
+    ROW("empty behind a wait", empty_behind, "the same behind one that waits for an event at first",
+        "the same, where the other code's work waits"),
+    ROW("wait alone", wait_alone, "a command buffer that only waits does not hold back the next one's work",
+        "nothing breaks: waits of a submission ON_GPU keep untracked work back, too"),
+    ROW("ends in order", ends, "status and handlers show the ends of a queue's command buffers in the order of commits",
+        "nothing breaks: a ticket ends when those before it have"),
     ROW("limit", limit, "commandBuffer blocks at the queue's limit; uncommitted command buffers count",
         "a program's own queue has more room than gpusync uses"),
     ROW("signals in order", signal_order, "command buffers of one queue make their signals in their order",
-        "a GPU wait for the lower of two values of one queue may end too early"),
+        "nothing breaks: the GPU waits for the lower one first; values of other code may come too early"),
     ROW("events rise", falling, "a value that is lower than the event's changes nothing",
         "the host writes its values, and the GPU's next one, once more"),
     ROW("listener, CPU", listener, "a listener's block comes when the CPU raises the event, and is dropped then",
@@ -735,6 +929,14 @@ static const belief rows[] = {
         "Metal's code decides the class of the failure"),
     ROW("killed, handler", killed, "the handler of a killed command buffer comes, and sees the error",
         "a look finds the end, after 50 to 400 ms"),
+    ROW("watchdog, at the end", killed_at_end, "it does so where the wait is the command buffer's end, behind its work",
+        "a wait that a program encodes there may never end: gpusync_queue_abandon; gpusync ends its own"),
+    ROW("scheduled once", scheduled, "a block of addScheduledHandler: is called once, or dropped if never committed",
+        "neither: a value of gpusync_timeline_signal_from never comes: fail the timeline; called twice: nothing"),
+    ROW("presented once", presented, "a block of addPresentedHandler: is called once, or dropped without a call",
+        "as for the scheduled one; and gpusync_device_destroy waits a second: gpusync must stay loaded"),
+    ROW("presented never", presented, "the same of a drawable that is released, and never presented",
+        "as for the presented one"),
     ROW("encoder's key", encoder_key, "the key of the encoders' states has its own name as its text",
         "gpusync_error.encoder stays empty"),
     ROW("Metal 4's family", family, "a device of MTLGPUFamilyMetal4 makes what Metal 4 needs, no other is asked",

@@ -133,6 +133,7 @@ int main(void)
     EXPECT(gpusync_timeline_metal(timeline, &value) == NULL && value == 0);
     UNSUPPORTED(gpusync_timeline_query(timeline, &value, NULL));
     UNSUPPORTED(gpusync_timeline_signal(timeline, 1));
+    UNSUPPORTED(gpusync_timeline_signal_from(timeline, 1, &thing, "addPresentedHandler:"));
     UNSUPPORTED(gpusync_timeline_wait(timeline, 1, GPUSYNC_FOREVER, NULL));
     UNSUPPORTED(gpusync_timeline_fail(timeline, NULL));
     UNSUPPORTED(gpusync_timeline_destroy(timeline));

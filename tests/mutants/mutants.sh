@@ -30,10 +30,10 @@ compile() { # FILE FLAG...: with the faults
         -Itests/softmetal -Iexamples "$@" -c -o "$out/$(basename "$file" .c).o" "$file"
 }
 
-# --build PROGRAM: those with the implementation in them are compiled whole.
+# --build PROGRAM: those with the implementation in them, perhaps by a file that they include, are compiled whole.
 build() {
     local objects=("$BUILD/tests/$1.o" "$out/implementation.o" "$BUILD/tests/libkit.a")
-    if grep -q '^ *# *define *GPUSYNC_IMPLEMENTATION' "tests/$1.c"; then
+    if [[ $1 == test_atomics* ]] || grep -q '^ *# *define *GPUSYNC_IMPLEMENTATION' "tests/$1.c"; then
         objects=("$out/$1.o" "$BUILD/tests/libkit.a")
         case $1 in
         test_atomics*)
