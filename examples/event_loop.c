@@ -3,7 +3,8 @@
 //
 // A program in an event loop, here libuv's, which nothing may block. gpusync calls notify when callbacks are due, on any
 // thread; notify wakes the loop, and the loop runs the callbacks. Three chains of steps go on like that: the callback of
-// a step launches the next one. A timer cancels one chain, and goes on ticking meanwhile.
+// a step launches the next one. A timer cancels one chain, as a task is cancelled: it withdraws the callback, so that the
+// chain may go at once, and ends the work that is held.
 
 #include <uv.h>
 
@@ -15,9 +16,10 @@ enum { CHAINS = 3, STEPS = 20, SIZE = 1 << 20, FILLS = 16, CANCELLED = 1, CANCEL
 
 typedef struct chain {
     const char *name;
-    gpusync_queue *queue; /* of its own: held work of a chain holds up no other chain */
-    unsigned char step;   /* in flight, or last done */
-    void *memory;         /* an MTLBuffer that step n fills with n */
+    gpusync_queue *queue;  /* of its own: held work of a chain holds up no other chain */
+    unsigned char step;    /* in flight, or last done */
+    gpusync_ticket ticket; /* of this step */
+    void *memory;          /* an MTLBuffer that step n fills with n */
 } chain;
 
 static uv_loop_t loop;
@@ -34,7 +36,6 @@ static void step_done(void *user, gpusync_result result, const gpusync_error *er
 static void launch(chain *c)
 {
     gpusync_command_buffer_desc desc = {.label = c->name};
-    gpusync_ticket ticket;
     void *buffer;
     MUST(gpusync_command_buffer_create(c->queue, &desc, 0, &buffer));
     c->step++;
@@ -42,8 +43,14 @@ static void launch(chain *c)
         MUST(gpusync_encode_wait(c->queue, buffer, gpusync_at_value(never, 1)));
     for (int i = 0; i < FILLS; i++)
         metal_must_fill(buffer, c->memory, 0, SIZE, c->step);
-    MUST(gpusync_commit(c->queue, buffer, &ticket));
-    MUST(gpusync_on_done(gpusync_at_ticket(c->queue, ticket), step_done, c));
+    MUST(gpusync_commit(c->queue, buffer, &c->ticket));
+    MUST(gpusync_on_done(gpusync_at_ticket(c->queue, c->ticket), step_done, c));
+}
+
+static void chain_ends(void)
+{
+    if (--chains_left == 0)
+        uv_stop(&loop);
 }
 
 static void step_done(void *user, gpusync_result result, const gpusync_error *error)
@@ -54,12 +61,22 @@ static void step_done(void *user, gpusync_result result, const gpusync_error *er
         done++;
     } else {
         printf("%s, step %d: %s\n", error->label, c->step, error->message);
-        cancelled += result == GPUSYNC_ERROR_CANCELLED;
+        wrong++;
     }
     if (result == GPUSYNC_OK && c->step < STEPS)
         launch(c);
-    else if (--chains_left == 0)
-        uv_stop(&loop);
+    else
+        chain_ends();
+}
+
+/* Callbacks run on this thread alone: one that cannot be withdrawn has run. */
+static void cancel(chain *c)
+{
+    if (gpusync_cancel_on_done(gpusync_at_ticket(c->queue, c->ticket), step_done, c) != GPUSYNC_OK)
+        return;
+    cancelled += gpusync_queue_cancel_held(c->queue, c->ticket) == GPUSYNC_OK; /* else the GPU has it, and goes on */
+    printf("%s: cancelled in step %d\n", c->name, c->step);
+    chain_ends();
 }
 
 /* On any thread: uv_async_send is the only function of libuv that may be called there. */
@@ -79,7 +96,7 @@ static void tick(uv_timer_t *handle)
     (void)handle;
     ticks++;
     if (chains[CANCELLED].step == CANCELLED_STEP)
-        MUST(gpusync_queue_cancel_held(chains[CANCELLED].queue, GPUSYNC_EVERYTHING));
+        cancel(&chains[CANCELLED]);
 }
 
 int main(void)

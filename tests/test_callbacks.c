@@ -460,7 +460,7 @@ on_stage_with(test_S10_a_callback_has_an_autorelease_pool, .device = by_hand)
 
 /* -- refused ------------------------------------------------------------------------------------------------------ */
 
-on_both_kinds_with(test_R7_a_callback_is_refused_for_no_point, .timelines = 1)
+on_both_kinds_with(test_R7_R42_a_callback_is_refused_for_no_point_and_so_is_its_withdrawal, .timelines = 1)
 {
     const struct {
         gpusync_point point;
@@ -473,9 +473,12 @@ on_both_kinds_with(test_R7_a_callback_is_refused_for_no_point, .timelines = 1)
     };
     note n = {0};
     commit_new(s->q[0]);
-    for (size_t i = 0; i < LENGTH(rows); i++)
+    for (size_t i = 0; i < LENGTH(rows); i++) {
         assert_result(gpusync_on_done(rows[i].point, remember, &n), rows[i].expected);
+        assert_result(gpusync_cancel_on_done(rows[i].point, remember, &n), rows[i].expected);
+    }
     assert_result(gpusync_on_done(ticket_at(s->q[0], 1), NULL, &n), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_cancel_on_done(ticket_at(s->q[0], 1), NULL, &n), GPUSYNC_ERROR_INVALID_ARGUMENT);
     commit_new(s->q[0]);
     settle(s);
     assert_int_equal(calls_of(&n), 0);
@@ -798,6 +801,13 @@ without_stage(test_R25_run_callbacks_returns_at_once_beside_a_callback)
     close_scene(&c);
 }
 
+static void destroy_queue(stage *s, int i)
+{
+    gpusync_queue *queue = s->q[i];
+    s->q[i] = NULL;
+    assert_ok(gpusync_queue_destroy(queue));
+}
+
 static gpusync_result end_queue(void *queue) { return gpusync_queue_destroy((gpusync_queue *)queue); }
 
 /* A destroy runs the callbacks of its own object beside those of others. */
@@ -964,6 +974,265 @@ without_stage(test_T15_an_object_that_is_released_may_call_what_a_callback_may)
     in_each_place(release_what_calls, (stage_desc){0});
 }
 
+/* -- withdrawn ---------------------------------------------------------------------------------------------------- */
+
+static unsigned came;
+
+/* Its user may be freed. */
+static void come_uncalled_for(void *user, gpusync_result result, const gpusync_error *error)
+{
+    COUNT(&came);
+    ++*(char *)user;
+}
+
+/* Listed or due, and not begun: no worker of libdispatch begins anything meanwhile. `user` is freed at once. */
+static void withdraw_what_has_not_begun(scene *c)
+{
+    stage *s = &c->s;
+    softmetal_set_dispatch_threads(0);
+    const gpusync_ticket failed = commit_failing(s->q[0], SOFTMETAL_PAGE_FAULT);
+    signal_value(s->t[0], 3);
+    fail_timeline(s->t[1], GPUSYNC_ERROR_COMPILE);
+    finish_all(s);
+    const gpusync_ticket runs = commit_new(s->q[0]);
+    const gpusync_point points[] = {
+        ticket_at(s->q[0], runs),   at(s->t[0], 4), ticket_at(s->q[0], 0),
+        ticket_at(s->q[0], failed), at(s->t[0], 3), at(s->t[1], 1),
+    };
+    note others[LENGTH(points)];
+    memset(others, 0, sizeof others);
+    came = 0;
+    for (size_t i = 0; i < LENGTH(points); i++) {
+        void *user = calloc(1, 1);
+        assert_ok(gpusync_on_done(points[i], come_uncalled_for, user));
+        on_done(points[i], &others[i]);
+        assert_ok(gpusync_cancel_on_done(points[i], come_uncalled_for, user));
+        assert_result(gpusync_cancel_on_done(points[i], come_uncalled_for, user), GPUSYNC_NOT_READY);
+        free(user);
+    }
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    signal_value(s->t[0], 4);
+    settle(s);
+    for (size_t i = 0; i < LENGTH(points); i++)
+        assert_int_equal(calls_of(&others[i]), 1);
+    assert_int_equal(GET(&came), 0);
+}
+
+without_stage_on_both_kinds(test_R42_a_callback_that_is_withdrawn_is_not_called)
+{
+    in_each_place(withdraw_what_has_not_begun, (stage_desc){.timelines = 2});
+}
+
+/* Listed: it became due meanwhile. Nothing of it stays: the device does not tell of it, and owes it to nobody. */
+on_stage_with(test_R42_one_that_became_due_is_withdrawn, .timelines = 1, .device = by_hand)
+{
+    char text[4096];
+    note n = {0};
+    on_done(ticket_at(s->q[0], commit_new(s->q[0])), &n);
+    on_done(at(s->t[0], 1), &n);
+    finish_all(s);
+    signal_value(s->t[0], 1);
+    assert_ok(gpusync_cancel_on_done(ticket_at(s->q[0], 1), remember, &n));
+    assert_ok(gpusync_cancel_on_done(at(s->t[0], 1), remember, &n));
+    assert_true(gpusync_device_report(s->device, text, sizeof text) < sizeof text);
+    assert_null(strstr(text, "callback"));
+    expect_run(s, SIZE_MAX, 0);
+    assert_int_equal(n.calls, 0);
+}
+
+/* The newest: the other one has its place in front of what was registered between the two. */
+on_both_kinds_with(test_R42_of_two_equal_ones_the_newest_goes, .timelines = 1, .device = by_hand)
+{
+    const gpusync_ticket ended = commit_new(s->q[0]);
+    finish_all(s);
+    const gpusync_point points[] = {ticket_at(s->q[0], ended), ticket_at(s->q[0], commit_new(s->q[0])), at(s->t[0], 0),
+                                    at(s->t[0], 1)};
+    note notes[LENGTH(points)][2];
+    memset(notes, 0, sizeof notes);
+    for (size_t i = 0; i < LENGTH(points); i++) {
+        for (int j = 0; j < 3; j++)
+            on_done(points[i], &notes[i][j % 2]);
+        assert_ok(gpusync_cancel_on_done(points[i], remember, &notes[i][0]));
+    }
+    finish_all(s);
+    signal_value(s->t[0], 1);
+    expect_run(s, SIZE_MAX, 2 * LENGTH(points));
+    for (size_t i = 0; i < LENGTH(points); i++) {
+        assert_in_order(notes[i], 2);
+        assert_result(gpusync_cancel_on_done(points[i], remember, &notes[i][0]), GPUSYNC_NOT_READY);
+    }
+}
+
+static void hear_nothing(void *user, gpusync_result result, const gpusync_error *error)
+{
+    must(false, "a callback that was never registered");
+}
+
+static void withdraw_others(scene *c)
+{
+    stage *s = &c->s;
+    note n = {0}, completed = {0}, unknown = {0};
+    unsigned gone = 0;
+    void *object = softmetal_new_witness(note_gone, &gone);
+    for (int i = 0; i < 2; i++)
+        commit_new(s->q[i]);
+    const gpusync_ticket ticket =
+        SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), .on_complete = remember, .user = &completed);
+    on_done(ticket_at(s->q[0], 1), &n);
+    on_done(at(s->t[0], 2), &n);
+    assert_ok(gpusync_release_after(s->q[0], 1, object));
+    const struct {
+        gpusync_point point;
+        gpusync_done_fn fn;
+        void *user;
+    } rows[] = {
+        {ticket_at(s->q[0], 1), remember, &unknown},
+        {ticket_at(s->q[0], 1), remember, NULL},
+        {ticket_at(s->q[0], 1), hear_nothing, &n},
+        {ticket_at(s->q[0], ticket), remember, &n},
+        {ticket_at(s->q[0], 0), remember, &n},
+        {ticket_at(s->q[1], 1), remember, &n},
+        {at(s->t[0], 1), remember, &n},
+        {at(s->t[0], 3), remember, &n},
+        {at(s->t[1], 2), remember, &n},
+        {at(s->t[0], 2), hear_nothing, &n},
+        {ticket_at(s->q[0], ticket), remember, &completed},
+        {ticket_at(s->q[0], 1), remember, object},
+    };
+    for (int due = 0; due < 2; due++) {
+        softmetal_set_dispatch_threads(0);
+        if (due) {
+            finish_all(s);
+            signal_value(s->t[0], 2);
+        }
+        for (size_t i = 0; i < LENGTH(rows); i++)
+            assert_result(gpusync_cancel_on_done(rows[i].point, rows[i].fn, rows[i].user), GPUSYNC_NOT_READY);
+        softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    }
+    metal_release(object);
+    settle(s);
+    assert_int_equal(calls_of(&n), 2);
+    assert_int_equal(calls_of(&completed), 1);
+    assert_int_equal(GET(&gone), 1);
+    assert_result(gpusync_cancel_on_done(ticket_at(s->q[0], 1), remember, &n), GPUSYNC_NOT_READY); /* it has run */
+}
+
+/* A point, function or user that differs, an on_complete, an object to release: none is what the call names. */
+without_stage_on_both_kinds(test_R42_only_the_callback_that_is_named_is_withdrawn)
+{
+    in_each_place(withdraw_others, (stage_desc){.queues = 2, .timelines = 2});
+}
+
+typedef struct regret {
+    gpusync_point point;
+    gpusync_result own, other;
+    note *n;
+} regret;
+
+static void regret_both(void *user, gpusync_result result, const gpusync_error *error)
+{
+    regret *r = (regret *)user;
+    r->own = gpusync_cancel_on_done(r->point, regret_both, r);
+    r->other = gpusync_cancel_on_done(r->point, remember, r->n);
+}
+
+/* Another thread asks while it runs, then it asks itself; the one behind it has not begun. */
+static void withdraw_what_runs(scene *c)
+{
+    const gpusync_point points[] = {ticket_at(c->s.q[0], 0), at(c->s.t[0], 0)};
+    for (size_t i = 0; i < LENGTH(points); i++) {
+        held_up h;
+        job j = {0};
+        note n = {0};
+        regret r = {.point = points[i], .n = &n};
+        begin_held_up(c, &h, &j, points[i]);
+        assert_result(gpusync_cancel_on_done(points[i], be_held_up, &h), GPUSYNC_NOT_READY);
+        let_end(c, &h, &j);
+        softmetal_set_dispatch_threads(0);
+        assert_ok(gpusync_on_done(points[i], regret_both, &r));
+        on_done(points[i], &n);
+        softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+        settle(&c->s);
+        assert_result(r.own, GPUSYNC_NOT_READY);
+        assert_ok(r.other);
+        assert_int_equal(calls_of(&n), 0);
+    }
+}
+
+without_stage(test_R42_one_that_has_begun_is_not_withdrawn)
+{
+    in_each_place(withdraw_what_runs, (stage_desc){.timelines = 1});
+}
+
+/* Callbacks that are withdrawn neither run in the end of their object, nor hold it up. */
+static void end_behind_withdrawals(scene *c)
+{
+    stage *s = &c->s;
+    note withdrawn = {0}, gone[2] = {0};
+    softmetal_set_dispatch_threads(0);
+    for (int i = 0; i < 2; i++) {
+        const gpusync_point points[] = {ticket_at(s->q[i], 0), ticket_at(s->q[i], commit_new(s->q[i])), at(s->t[i], 0),
+                                        at(s->t[i], 1)};
+        for (size_t j = 0; j < LENGTH(points); j++)
+            on_done(points[j], &withdrawn);
+        for (size_t j = 0; j < LENGTH(points); j++)
+            assert_ok(gpusync_cancel_on_done(points[j], remember, &withdrawn));
+    }
+    softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+    finish_all(s);
+    destroy_queue(s, 0);
+    assert_ok(gpusync_timeline_destroy(s->t[0]));
+    assert_ok(gpusync_queue_destroy_later(s->q[1], remember_destroyed, &gone[0]));
+    assert_ok(gpusync_timeline_destroy_later(s->t[1], remember_destroyed, &gone[1]));
+    s->q[1] = NULL;
+    s->t[0] = s->t[1] = NULL;
+    settle(s);
+    assert_in_order(gone, 2);
+    assert_int_equal(calls_of(&withdrawn), 0);
+    assert_true(after_a_second() <= 1); /* nothing is owed: nothing looks any more */
+    assert_int_equal(after_a_second(), 0);
+}
+
+without_stage_on_both_kinds(test_R42_a_destroy_neither_calls_nor_awaits_what_was_withdrawn)
+{
+    in_each_place(end_behind_withdrawals, (stage_desc){.queues = 2, .timelines = 2});
+}
+
+static void count_and_free(void *user, gpusync_result result, const gpusync_error *error)
+{
+    ++**(unsigned **)user;
+    free(user);
+}
+
+/* Beside the threads that run callbacks. Each frees what is its own by then. */
+static void withdraw_beside_the_runs(scene *c)
+{
+    enum { ROUNDS = 300 };
+    unsigned calls = 0, withdrawn = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        unsigned **user = (unsigned **)malloc(sizeof *user);
+        const gpusync_point point = ticket_at(c->s.q[0], 0);
+        *user = &calls;
+        assert_ok(gpusync_on_done(point, count_and_free, user));
+        for (int yields = i % 8; yields > 0; yields--)
+            sched_yield();
+        gpusync_result result = gpusync_cancel_on_done(point, count_and_free, user);
+        if (result == GPUSYNC_OK) {
+            free(user);
+            withdrawn++;
+        }
+        must(result == GPUSYNC_OK || result == GPUSYNC_NOT_READY, "a withdrawal");
+    }
+    settle(&c->s);
+    assert_true(softmetal_dispatched(SECONDS(60)));
+    assert_int_equal(calls + withdrawn, ROUNDS);
+}
+
+without_stage(test_R42_the_user_of_a_withdrawn_callback_may_be_freed_at_once)
+{
+    in_each_place(withdraw_beside_the_runs, (stage_desc){0});
+}
+
 /* -- what a callback may do --------------------------------------------------------------------------------------- */
 
 enum { ROOM = 4 };
@@ -1060,6 +1329,12 @@ static void nothing(void *user, gpusync_result result, const gpusync_error *erro
 
 static gpusync_result try_on_done(stage *s) { return gpusync_on_done(ticket_at(s->q[0], 2), nothing, NULL); }
 
+static gpusync_result try_withdraw(stage *s)
+{
+    gpusync_result result = try_on_done(s);
+    return result ? result : gpusync_cancel_on_done(ticket_at(s->q[0], 2), nothing, NULL);
+}
+
 static gpusync_result try_release(stage *s)
 {
     void *object = metal_buffer_new(s->metal_device, 16);
@@ -1112,6 +1387,7 @@ static const act acts[] = {
     {"cancel one", try_cancel_one, GPUSYNC_OK},
     {"cancel what Metal has", try_cancel_sent, GPUSYNC_NOT_READY},
     {"register", try_on_done, GPUSYNC_OK},
+    {"register and withdraw", try_withdraw, GPUSYNC_OK},
     {"release", try_release, GPUSYNC_OK},
     {"make and destroy later", try_make, GPUSYNC_OK},
     {"run callbacks", try_run, GPUSYNC_ERROR_WOULD_DEADLOCK},
@@ -1186,13 +1462,6 @@ without_stage(test_R20_a_callback_in_a_destroy_may_do_the_same)
 }
 
 /* -- a destroy, and callbacks ------------------------------------------------------------------------------------- */
-
-static void destroy_queue(stage *s, int i)
-{
-    gpusync_queue *queue = s->q[i];
-    s->q[i] = NULL;
-    assert_ok(gpusync_queue_destroy(queue));
-}
 
 /* Nothing but the destroys runs a callback: no worker of libdispatch begins, and run_callbacks is not called. */
 static void destroys_run_their_own(scene *c)

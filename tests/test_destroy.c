@@ -273,6 +273,7 @@ typedef struct closed {
     gpusync_queue *queue;
     gpusync_timeline *timeline;
     void *other; /* an open buffer of q[1] */
+    note *due;   /* of the callbacks behind these */
     unsigned calls;
 } closed;
 
@@ -310,6 +311,7 @@ static void ask_closed_queue(void *user, gpusync_result result, const gpusync_er
     must_say(ERROR_DESTROYED, gpusync_encode_wait(q, foreign, at(c->s->t[1], 1)));
     must_say(ERROR_DESTROYED, gpusync_encode_signal(q, foreign, at(c->s->t[1], 1)));
     must_say(ERROR_DESTROYED, gpusync_on_done(ticket_at(q, 1), remember, NULL));
+    must_say(ERROR_DESTROYED, gpusync_cancel_on_done(ticket_at(q, 1), remember, c->due));
     must_say(ERROR_DESTROYED, gpusync_release_after(q, 1, foreign));
     must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q, GPUSYNC_EVERYTHING));
     must_say(ERROR_DESTROYED, gpusync_queue_cancel_held(q, 1));
@@ -333,6 +335,7 @@ static void ask_closed_timeline(void *user, gpusync_result result, const gpusync
     must_say(ERROR_DESTROYED, gpusync_timeline_signal(t, 2));
     must_say(ERROR_DESTROYED, gpusync_timeline_fail(t, NULL));
     must_say(ERROR_DESTROYED, gpusync_on_done(at(t, 1), remember, NULL));
+    must_say(ERROR_DESTROYED, gpusync_cancel_on_done(at(t, 1), remember, c->due));
     must_say(ERROR_DESTROYED, gpusync_encode_wait(c->s->q[1], c->other, at(t, 2)));
     must_say(ERROR_DESTROYED, gpusync_encode_signal(c->s->q[1], c->other, at(t, 2)));
     must_say(ERROR_DESTROYED, TRY_SUBMIT(c->s->q[1], &ticket, WAITS(at(t, 2))));
@@ -349,11 +352,13 @@ without_stage(test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it)
         stage s;
         stage_open(&s, &(stage_desc){
                            .queues = 2, .timelines = 2, .device = threads_by_hand, .queue = {.sticky_failure = true}});
-        closed c = {.s = &s, .queue = s.q[0], .timeline = s.t[0], .other = new_buffer(s.q[1])};
-        note gone[2] = {0};
+        note gone[2] = {0}, due = {0};
+        closed c = {.s = &s, .queue = s.q[0], .timeline = s.t[0], .other = new_buffer(s.q[1]), .due = &due};
         signal_value(s.t[0], 1);
         assert_ok(gpusync_on_done(ticket_at(s.q[0], commit_new(s.q[0])), ask_closed_queue, &c));
         assert_ok(gpusync_on_done(at(s.t[0], 1), ask_closed_timeline, &c));
+        on_done(ticket_at(s.q[0], 1), &due);
+        on_done(at(s.t[0], 1), &due);
         finish_all(&s);
         if (later) {
             assert_ok(gpusync_queue_destroy_later(taken(&s, 0), remember_destroyed, &gone[0]));
@@ -366,6 +371,7 @@ without_stage(test_R20_its_callbacks_may_ask_a_closed_object_and_not_change_it)
             assert_ok(gpusync_timeline_destroy(taken_timeline(&s, 0)));
         }
         assert_int_equal(c.calls, 2);
+        assert_int_equal(due.calls, 2);
         stage_close(&s);
     }
 }

@@ -480,6 +480,11 @@ static void expect_given_up(stage *s)
     metal_release(hung.object);
 }
 
+static gpusync_result end_device(void *device)
+{
+    return gpusync_device_destroy((gpusync_device *)device);
+}
+
 static gpusync_result destroy(stage *s, int i)
 {
     gpusync_queue *queue = s->q[i];
@@ -640,4 +645,224 @@ on_stage_with(test_T6_destroy_later_of_what_ended_in_time_tells_so, .queues = 2,
     settle(s);
     assert_noted(&n, GPUSYNC_OK);
     assert_noted(&gone, GPUSYNC_OK);
+}
+
+/* -- the program's function for the loss (R43) -------------------------------------------------------------------- */
+
+static void open_in_mode(stage *s, unsigned queues, bool manual)
+{
+    gpusync_device_desc desc = {.hooks = &passing_hooks};
+    desc.callback_mode = manual ? GPUSYNC_CALLBACKS_MANUAL : GPUSYNC_CALLBACKS_QUEUED;
+    stage_open(s, &(stage_desc){.queues = queues, .device = desc});
+}
+
+static void note_loss(void *user, const gpusync_error *error)
+{
+    remember(user, error->result, error);
+}
+
+static void on_lost(stage *s, note *n)
+{
+    assert_ok(gpusync_device_on_lost(s->device, note_loss, n));
+}
+
+static void lose_by_a_look(stage *s)
+{
+    void *culprit = new_buffer(s->q[1]);
+    softmetal_fail_as(culprit, SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    softmetal_lose_handlers(culprit);
+    commit(s->q[1], culprit);
+    finish_next(s->q[1]);
+    assert_false(gpusync_device_is_lost(s->device));
+    assert_result(gpusync_poll(s->q[1], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+    loss = failure_at(s->q[1], 0);
+}
+
+/* Whoever finds the loss, whenever the function is registered, wherever callbacks run. */
+without_stage(test_R43_the_program_is_told_of_the_loss_once_and_why)
+{
+    for (unsigned i = 0; i < 8; i++) {
+        const bool manual = i & 1, afterwards = i & 2, by_look = i & 4;
+        stage s;
+        note n = {0}, refused = {0};
+        open_in_mode(&s, 2, manual);
+        if (!afterwards)
+            on_lost(&s, &n);
+        settle(&s);
+        assert_int_equal(calls_of(&n), 0);
+        (by_look ? lose_by_a_look : lose_device)(&s);
+        const unsigned long notifies = kit_now().notifies;
+        if (afterwards)
+            on_lost(&s, &n);
+        assert_result(gpusync_device_on_lost(s.device, note_loss, &refused), GPUSYNC_ERROR_IN_USE);
+        if (manual) {
+            assert_int_equal(n.calls, 0);
+            assert_true(kit_now().notifies > (afterwards ? notifies : 0));
+            assert_int_equal(run_callbacks(&s), 1);
+        }
+        assert_noted(&n, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_is_loss(&n.error);
+        assert_int_equal(pthread_equal(n.thread, pthread_self()) != 0, manual);
+        assert_result(gpusync_device_on_lost(s.device, note_loss, &refused), GPUSYNC_ERROR_IN_USE);
+        settle(&s);
+        assert_int_equal(calls_of(&n), 1);
+        assert_int_equal(calls_of(&refused), 0);
+        stage_close(&s);
+    }
+}
+
+on_stage(test_R43_a_function_for_the_loss_needs_a_device_and_a_function)
+{
+    note n = {0};
+    assert_result(gpusync_device_on_lost(NULL, note_loss, &n), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    assert_result(gpusync_device_on_lost(s->device, NULL, &n), GPUSYNC_ERROR_INVALID_ARGUMENT);
+    on_lost(s, &n); /* the refused call has left the place free */
+    settle(s);
+    assert_int_equal(calls_of(&n), 0);
+}
+
+/* Behind what was due when the device was lost, before what becomes due then. */
+on_stage_with(test_R43_it_is_called_in_the_order_of_callbacks, .queues = 2, .device = by_hand(passing_hooks))
+{
+    note notes[3] = {0};
+    on_lost(s, &notes[1]);
+    on_done(ticket_at(s->q[0], 0), &notes[0]);
+    lose_device(s);
+    on_done(ticket_at(s->q[0], 0), &notes[2]);
+    for (unsigned i = 0; i < 3; i++) {
+        size_t count = 99;
+        assert_ok(gpusync_device_run_callbacks(s->device, 1, &count));
+        assert_int_equal(count, 1);
+        assert_int_equal(notes[i].calls, 1);
+    }
+    assert_in_order(notes, 3);
+}
+
+static struct {
+    stage *s;
+    gpusync_queue *queue;
+    gpusync_result wait, poll, commit, destroy, device, run, again, later;
+    note gone;
+} at_loss;
+
+static void act_at_loss(void *user, const gpusync_error *error)
+{
+    stage *s = at_loss.s;
+    at_loss.wait = gpusync_wait(s->q[0], 1, 0, NULL);
+    at_loss.poll = gpusync_poll(s->q[0], 1, NULL);
+    at_loss.commit = gpusync_commit_marker(s->q[0], NULL, NULL);
+    at_loss.destroy = gpusync_queue_destroy(s->q[0]);
+    at_loss.device = gpusync_device_destroy(s->device);
+    at_loss.run = gpusync_device_run_callbacks(s->device, 1, NULL);
+    at_loss.again = gpusync_device_on_lost(s->device, note_loss, NULL);
+    at_loss.later = gpusync_queue_destroy_later(at_loss.queue, remember_destroyed, &at_loss.gone);
+}
+
+/* As a callback: it lets go of what the loss has ended. */
+without_stage(test_R43_it_may_call_what_a_callback_may)
+{
+    for (unsigned manual = 0; manual < 2; manual++) {
+        stage s;
+        open_in_mode(&s, 3, manual);
+        memset(&at_loss, 0, sizeof at_loss);
+        at_loss.s = &s;
+        at_loss.queue = s.q[2];
+        s.q[2] = NULL;
+        commit_new(s.q[0]);
+        assert_ok(gpusync_device_on_lost(s.device, act_at_loss, NULL));
+        lose_device(&s);
+        run_callbacks(&s);
+        run_callbacks(&s);
+        assert_noted(&at_loss.gone, GPUSYNC_OK);
+        assert_ok(at_loss.later);
+        assert_result(at_loss.wait, GPUSYNC_ERROR_WOULD_DEADLOCK);
+        assert_result(at_loss.poll, GPUSYNC_NOT_READY);
+        assert_result(at_loss.commit, GPUSYNC_ERROR_DEVICE_LOST);
+        assert_result(at_loss.destroy, GPUSYNC_ERROR_WOULD_DEADLOCK);
+        assert_result(at_loss.device, GPUSYNC_ERROR_WOULD_DEADLOCK);
+        assert_result(at_loss.run, GPUSYNC_ERROR_WOULD_DEADLOCK);
+        assert_result(at_loss.again, GPUSYNC_ERROR_IN_USE);
+        stage_close(&s);
+    }
+}
+
+static void destroy_all(stage *s)
+{
+    for (int i = 0; i < 2; i++)
+        assert_ok(destroy(s, i));
+    gpusync_device *device = s->device;
+    s->device = NULL;
+    assert_ok(gpusync_device_destroy(device));
+}
+
+/* By hand nothing runs it; on a dispatch queue it comes too late. */
+without_stage(test_R43_the_destroy_of_the_device_drops_the_call)
+{
+    for (unsigned manual = 0; manual < 2; manual++) {
+        stage s;
+        note n = {0};
+        open_in_mode(&s, 2, manual);
+        assert_true(softmetal_dispatched(SECONDS(60)));
+        softmetal_set_dispatch_threads(0);
+        on_lost(&s, &n);
+        lose_device(&s);
+        destroy_all(&s);
+        softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+        assert_true(softmetal_dispatched(SECONDS(60)));
+        assert_int_equal(calls_of(&n), 0);
+        stage_close(&s);
+    }
+}
+
+static void stay_in_the_call(void *user, const gpusync_error *error)
+{
+    run_until_told(user, error->result, error);
+}
+
+on_stage_with(test_R43_the_destroy_of_the_device_waits_for_a_call_that_runs, .queues = 2,
+              .device = {.hooks = &patient_hooks})
+{
+    job j = {0};
+    callback_runs = callback_may_end = false;
+    assert_ok(gpusync_device_on_lost(s->device, stay_in_the_call, NULL));
+    lose_device(s);
+    while (!GET(&callback_runs))
+        sched_yield();
+    for (int i = 0; i < 2; i++)
+        assert_ok(destroy(s, i));
+    job_call(&j, end_device, s->device);
+    s->device = NULL;
+    for (int i = 0; i < 3; i++) {
+        const unsigned long parks = kit_now().parks;
+        pass(SECONDS(3600));
+        while (!job_is_over(&j) && kit_now().parks < parks + 2)
+            sched_yield();
+        assert_false(job_is_over(&j));
+    }
+    PUT(&callback_may_end, true);
+    assert_ok(job_end(&j));
+}
+
+/* A device that goes later calls it first. */
+without_stage(test_R43_a_device_that_goes_later_tells_of_the_loss_first)
+{
+    for (unsigned manual = 0; manual < 2; manual++) {
+        stage s;
+        note notes[2] = {0};
+        open_in_mode(&s, 2, manual);
+        softmetal_set_dispatch_threads(0);
+        on_lost(&s, &notes[0]);
+        lose_device(&s);
+        for (int i = 0; i < 2; i++)
+            assert_ok(destroy(&s, i));
+        assert_ok(gpusync_device_destroy_later(s.device, remember_destroyed, &notes[1]));
+        softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+        if (manual)
+            assert_ok(gpusync_device_run_callbacks(s.device, SIZE_MAX, NULL));
+        s.device = NULL;
+        assert_true(softmetal_dispatched(SECONDS(60)));
+        assert_in_order(notes, 2);
+        assert_is_loss(&notes[0].error);
+        stage_close(&s);
+    }
 }

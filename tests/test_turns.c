@@ -1,7 +1,7 @@
 /* test_turns.c - races that the library must survive, each searched: see races.h
 
    Contents
-     >>end       commit, handler, look; wakers of a sleeper; limits
+     >>end       commit, handler, look; wakers of a sleeper; limits; callbacks that are withdrawn, and of the loss
      >>held      held work: signals that let it go, cancelling, the order of values
      >>room      places of a queue
      >>others    values of other code
@@ -288,6 +288,110 @@ without_stage(test_S4_what_has_ended_by_the_deadline_has_ended)
 {
     race("limit of a ticket", set_up_ticket_limit, close_plainly, NULL, 1, 200, 3);
     race("limit of a value", set_up_value_limit, close_plainly, NULL, 1, 200, 3);
+}
+
+/* -- callbacks: one that is withdrawn, and the loss */
+
+static outcome *withdrawn; /* the user of the first callback: freed by the one side that may */
+
+static void free_outcome(void *user, gpusync_result result, const gpusync_error *error)
+{
+    note_outcome(&outcomes[0], result, error);
+    free(user);
+}
+
+static void withdraw_the_equal(void *unused)
+{
+    gpusync_result result = gpusync_cancel_on_done(gpusync_at_ticket(stage.q[0], 1), note_outcome, &outcomes[1]);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_NOT_READY);
+    outcomes[1].ticket += result == GPUSYNC_OK; /* how many were withdrawn */
+}
+
+static void withdraw_the_first(void *unused)
+{
+    gpusync_result result = gpusync_cancel_on_done(gpusync_at_ticket(stage.q[0], 1), free_outcome, withdrawn);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_NOT_READY);
+    flags[0] = result == GPUSYNC_OK;
+    if (flags[0])
+        free(withdrawn);
+    see(flags[0]);
+    withdraw_the_equal(NULL);
+}
+
+static void set_up_withdrawals(void *unused)
+{
+    begin(1, 0);
+    withdrawn = (outcome *)malloc(sizeof *withdrawn);
+    commit_buffer(stage.q[0], make_buffer(stage.q[0]));
+    const gpusync_point point = gpusync_at_ticket(stage.q[0], 1);
+    turns_expect(gpusync_on_done(point, note_outcome, &outcomes[1]), GPUSYNC_OK);
+    turns_expect(gpusync_on_done(point, free_outcome, withdrawn), GPUSYNC_OK);
+    turns_expect(gpusync_on_done(point, note_outcome, &outcomes[1]), GPUSYNC_OK);
+    turns_add("withdraws", withdraw_the_first, NULL);
+    turns_add("withdraws, too", withdraw_the_equal, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_withdrawals(void *unused)
+{
+    turns_expect(outcomes[0].calls, !flags[0]);
+    turns_expect(outcomes[1].calls + outcomes[1].ticket, 2);
+    close_stage();
+}
+
+without_stage(test_R42_a_callback_is_called_or_was_withdrawn)
+{
+    race("withdrawals", set_up_withdrawals, tear_down_withdrawals, NULL, 1, 500, 3);
+}
+
+static void note_loss(void *user, const gpusync_error *error)
+{
+    note_outcome(user, error->result, error);
+}
+
+static void register_for_loss(void *number)
+{
+    outcome *o = &outcomes[*(int *)number];
+    gpusync_result result = gpusync_device_on_lost(stage.device, note_loss, o);
+    turns_check(result == GPUSYNC_OK || result == GPUSYNC_ERROR_IN_USE);
+    o->ticket = result == GPUSYNC_OK;
+    if (o->ticket)
+        see(gpusync_device_is_lost(stage.device));
+}
+
+static void look_for_loss(void *unused)
+{
+    gpusync_result result = gpusync_poll(stage.q[0], 1, NULL);
+    turns_check(result == GPUSYNC_NOT_READY || result == GPUSYNC_ERROR_EXECUTION);
+}
+
+static void set_up_loss(void *unused)
+{
+    begin(1, 0);
+    buffers[0] = make_buffer(stage.q[0]);
+    softmetal_fail_as(buffers[0], SOFTMETAL_SUBMISSIONS_IGNORED, NULL);
+    commit_buffer(stage.q[0], buffers[0]);
+    turns_add("registers", register_for_loss, &numbers[0]);
+    turns_add("registers, too", register_for_loss, &numbers[1]);
+    turns_add("looks", look_for_loss, NULL);
+    turns_gpus(1);
+    turns_callbacks_when_told(stage.device);
+}
+
+static void tear_down_loss(void *unused)
+{
+    turns_expect(outcomes[0].ticket + outcomes[1].ticket, 1);
+    for (int i = 0; i < 2; i++) {
+        turns_expect(outcomes[i].calls, outcomes[i].ticket);
+        turns_expect(outcomes[i].result, outcomes[i].ticket ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK);
+    }
+    close_stage();
+}
+
+without_stage(test_R43_one_function_is_called_for_the_loss)
+{
+    race("loss", set_up_loss, tear_down_loss, NULL, 1, 500, 3);
 }
 
 /* ------------------------------------------------------------------------------------------------------- >>held -- */

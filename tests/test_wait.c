@@ -238,6 +238,25 @@ on_each_way_of_both_kinds(test_S5_a_wait_keeps_its_limit_and_can_be_repeated)
     assert_ok(wait_by(s, by, 0, NULL));
 }
 
+/* A program that waits in slices, to see Ctrl-C: the first wait, and one a second later, and one two seconds later. The
+   lines of another object come beside them. */
+on_each_way_of_both_kinds(test_R44_waits_that_end_at_their_limits_are_logged_once_a_second)
+{
+    signalling_work(s);
+    commit_new(s->q[1]);
+    for (unsigned i = 0; i < 25; i++) {
+        assert_result(wait_by(s, by, MS(100), NULL), GPUSYNC_TIMEOUT);
+        assert_int_equal(kit_now().log_lines, 1 + i / 10);
+    }
+    assert_result(gpusync_wait(s->q[1], 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_result(wait_by(s, by == BY_VALUE ? BY_TICKET : BY_VALUE, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 5);
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "first") && log_has(GPUSYNC_LOG_WARNING, "second"));
+    assert_true(log_has(GPUSYNC_LOG_WARNING, "'a'"));
+    assert_result(gpusync_wait(s->q[1], 1, MS(1), NULL), GPUSYNC_TIMEOUT);
+    assert_int_equal(kit_now().log_lines, 5);
+}
+
 on_each_way_of_both_kinds(test_S5_F10_huge_limits_do_not_overflow)
 {
     static const uint64_t limits[] = {UINT64_MAX - 1, UINT64_MAX / 2, (uint64_t)INT64_MAX + 1};
