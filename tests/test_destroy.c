@@ -612,16 +612,22 @@ on_stage_with(test_R21_work_that_is_over_at_the_abandon_has_ended, .device = alo
     assert_noted(&n, GPUSYNC_OK);
 }
 
-/* Ticket 2 has failed with what it waited for, and has not had its turn. */
+/* Ticket 2 has failed on the GPU, ticket 3 with what it waited for, and neither has had its turn. */
 on_both_kinds_with(test_R8_abandon_changes_no_failure_that_was_there_before, .timelines = 1, .device = alone)
 {
-    note notes[2] = {0};
+    void *buffer = new_buffer(s->q[0]);
+    note notes[3] = {0};
+    softmetal_fail_as(buffer, SOFTMETAL_INNOCENT_VICTIM, NULL);
     on_done(ticket_at(s->q[0], commit_new(s->q[0])), &notes[0]);
-    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)))), &notes[1]);
+    on_done(ticket_at(s->q[0], commit(s->q[0], buffer)), &notes[1]);
+    on_done(ticket_at(s->q[0], SUBMIT(s->q[0], WAITS(at(s->t[0], 1)))), &notes[2]);
+    softmetal_finish(buffer);
     fail_timeline(s->t[0], GPUSYNC_ERROR_COMPILE);
     assert_ok(gpusync_queue_abandon(taken(s, 0)));
     assert_noted(&notes[0], GPUSYNC_ERROR_DESTROYED);
-    assert_noted(&notes[1], GPUSYNC_ERROR_COMPILE);
+    assert_noted(&notes[1], GPUSYNC_ERROR_EXECUTION);
+    assert_true(notes[1].error.transient);
+    assert_noted(&notes[2], GPUSYNC_ERROR_COMPILE);
 }
 
 /* -- destroy_later ------------------------------------------------------------------------------------------------ */
