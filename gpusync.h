@@ -165,7 +165,7 @@
    commit, submission or signal brings may destroy before that call returns. The destroy blocks in yield and park. It
    runs the object's callbacks that have not run, and waits for one that runs: hold no lock that a callback acquires. In
    them (not in `destroyed`) the object may be used: questions (calls that only read) are answered, changes return
-   ERROR_DESTROYED, open buffers stay valid until the callback returns. A _destroy_later call does not block, and needs
+   ERROR_DESTROYED, open buffers may still be encoded into. A _destroy_later call does not block, and needs
    no memory: use it in callbacks and finalizers. When all is over, `destroyed` is called with `user`, where callbacks
    run; not after an error, nor for NULL.
    Callbacks (`destroyed` is one) may call all but destroy, abandon and gpusync_device_run_callbacks. In a callback
@@ -433,8 +433,8 @@ typedef struct gpusync_command_buffer_desc {
 
 /** Make a command buffer of this queue. It is open until its commit or discard. While the queue is full
     (max_command_buffer_count) the call waits, in the order of the calls. Room comes back with a discard, with the end
-    of work, and, if that never ran, with the release of its buffer. The call blocks in Metal if buffers that gpusync
-    does not count fill its queue: those of other code, those whose handlers run, those that never ran and are kept.
+    of work that Metal had, and with the release of a buffer whose work never ran. The call blocks in Metal if buffers
+    that gpusync does not count fill its queue: those of other code, those whose handlers run, those that are kept.
     Returns  OK; TIMEOUT: no room; in a callback NOT_READY with timeout_ns 0, else ERROR_WOULD_DEADLOCK.
              ERROR_QUEUE_FULL: FOREVER, and all places have been open buffers for a second: only the program makes room.
              ERROR_UNSUPPORTED: also Metal takes no descriptor. ERROR_INVALID_ARGUMENT: also unretained with one. */
@@ -762,13 +762,14 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
    signal behind the wait for it on one queue never comes: gpusync_queue_cancel_held ends such work. If other code may
    signal it, both may be sent, and never end: gpusync_timeline_fail ends them.
    Order of values. On the GPU a wait for 3 also ends at 5. So the signals of a timeline go to Metal in rising order,
-   the lowest of committed work first, held or not. Number values at the commit; open buffers do not count. NOT_RISING
-   is a signal that is not above what was sent or reached, that committed work is to make, or below one of earlier
-   ordered work of its queue. Work with a higher signal is held:
+   the lowest of committed work first, held or not. Number values at the commit; open buffers do not count. A signal is
+   refused (ERROR_NOT_RISING) if its value is not above all that was sent or reached; if committed work is to signal
+   that value; or if earlier ordered work of its queue is to signal a higher one. Work with a higher signal is held:
      - while work that is to signal a lower value is not sent. Cancelled work counts until it has ended in its turn
        (order_only: until its value is raised).
-     - while a lower value is sent and not reached. Not so behind ordered work of the same queue, if the host makes the
-       higher signal or the GPU makes both. Not so, either, in work that waits for the lower value or a higher one.
+     - while a lower value is sent and not reached. Two kinds of work go all the same: work that waits for the lower
+       value, or for a higher one; and ordered work behind that of the lower signal in one queue, if the host makes the
+       higher signal, or the GPU makes both.
    So only the host and other code can fail held work. If on two timelines each of two works has the lower value,
    neither goes: the report shows it, gpusync_queue_cancel_held ends it. A failed timeline gets no signals any more.
    Overlap. Metal may run command buffers of a queue that share no tracked resource at the same time, and complete them
@@ -776,9 +777,9 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_timeline_wait(gpusync_timel
    before; a signal in an empty buffer behind other work stands for nothing. If a lower value of the queue is in flight,
    the GPU waits for that first; for an imported event that is not order_only the host holds the work instead.
    Enqueued. A command buffer that the program has enqueued cannot be held: while ordered work is held its commit is
-   ERROR_ENQUEUED. With encoded waits or signals it always is: call [buffer commit], then discard it; the GPU makes its
-   waits, and no signals. Enqueue only where no work waits: until its commit Metal runs nothing behind it. Several may
-   be committed in any order, which is that of the tickets.
+   ERROR_ENQUEUED. With encoded waits or signals that is always so: call [buffer commit], then discard the buffer; the
+   GPU makes its waits, and no signals. Enqueue only where no work waits: until its commit Metal runs nothing behind it.
+   Several may be committed in any order, which is that of the tickets.
    Failure. What waits for a failed timeline fails; its own event gets UINT64_MAX. So work that waits on the GPU runs on
    whatever its input contains, and its ticket fails. Work that only signals the timeline does not fail with it. */
 
@@ -849,7 +850,7 @@ GPUSYNC_API GPUSYNC_NODISCARD gpusync_result gpusync_commit_marker(gpusync_queue
 GPUSYNC_API gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket);
 
 /** Destroy the queue without waiting for the GPU: for one that hangs, or at exit. Danger: the GPU goes on with what
-    Metal has, no call can tell when that is finished, and gpusync_is_done stays false: never free or reuse its memory.
+    Metal has, no call can tell when that is finished, and in callbacks gpusync_is_done is false: never free its memory.
     Sent work ends with ERROR_DESTROYED and in_use, held work with ERROR_CANCELLED (on a lost device both with
     ERROR_DEVICE_LOST). Timelines that sent work was to signal fail, order_only ones too. */
 GPUSYNC_API gpusync_result gpusync_queue_abandon(gpusync_queue *GPUSYNC_OPT queue);
