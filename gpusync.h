@@ -2751,9 +2751,7 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
     gpusync__stir_above(link);
     gpusync__unlist(&link->entry);
     w->listed--;
-    gpusync__arm_later(t, after);          /* other code may have signalled more */
-    if (t->target.alert & GPUSYNC__CLOSED) /* what waits may never come now */
-        gpusync__take_some(&t->target.entries, t->sent + 1, UINT64_MAX, GPUSYNC__WORKS, after);
+    gpusync__arm_later(t, after); /* other code may have signalled more */
     gpusync__leave(w->queue, w, after);
 }
 
@@ -4268,7 +4266,7 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
         gpusync__explain(&error, GPUSYNC_ERROR_DESTROYED);
         if (!closed)
             error = wait->device->loss;
-        goal->kind = GPUSYNC__NUMBER; /* gpusync__tell: ALL that has not ended tells of no failure */
+        goal->kind = GPUSYNC__NUMBER; /* ALL that has not ended tells of no failure */
         stands = closed && wait->skips ? GPUSYNC__WELL : GPUSYNC__BADLY;
     }
     goal->over = true;

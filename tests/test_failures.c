@@ -1504,14 +1504,15 @@ on_stage(test_R26_T11_F14_times_are_zero_until_the_handler_has_run)
 /* No time of one buffer is taken for the submission's: a look ends it, handlers come in any order, one is lost. */
 on_stage(test_R26_times_of_some_of_the_buffers_are_not_told)
 {
-    enum { LOOK, LATE, LOST, WAYS };
+    enum { LOOK, LATE, LOST, LATE_AND_LOST, WAYS };
     softmetal_set_gpu_clock(gpu_clock);
     for (unsigned way = 0; way < WAYS; way++) {
         void *buffers[2] = {foreign_buffer(s->q[0]), foreign_buffer(s->q[0])};
         gpusync_ticket ticket = SUBMIT(s->q[0], BUFFERS(buffers[0], buffers[1]));
-        if (way == LOST) softmetal_lose_handlers(buffers[1]);
+        bool late = way == LATE || way == LATE_AND_LOST, lost = way >= LOST;
+        if (lost) softmetal_lose_handlers(buffers[1]);
         clock_s = 20 + 10 * way;
-        if (way == LATE) softmetal_complete(buffers[0]);
+        if (late) softmetal_complete(buffers[0]);
         else softmetal_finish(buffers[0]);
         clock_s += 5;
         if (way == LOOK) softmetal_complete(buffers[1]);
@@ -1519,8 +1520,8 @@ on_stage(test_R26_times_of_some_of_the_buffers_are_not_told)
         assert_ok(gpusync_poll(s->q[0], ticket, NULL));
         assert_times(s->q[0], ticket, 0, 0);
         if (way == LOOK) softmetal_finish(buffers[1]);
-        if (way == LATE) softmetal_finish(buffers[0]);
-        if (way != LOST) assert_times(s->q[0], ticket, start_of(buffers[0]), end_of(buffers[1]));
+        if (late) softmetal_finish(buffers[0]);
+        if (!lost) assert_times(s->q[0], ticket, start_of(buffers[0]), end_of(buffers[1]));
         else assert_times(s->q[0], ticket, 0, 0);
         for (unsigned i = 0; i < 2; i++) metal_release(buffers[i]);
     }
