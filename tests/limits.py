@@ -84,7 +84,7 @@ def totals(text, tokens):
     yield "lines of its front", text[:text.index("#endif /* GPUSYNC_H */")].count("\n"), 1050
     yield "lines of its core", text[text.index(">>core --"):text.index(">>more --")].count("\n"), 420
     yield "bytes of code, gcc -O2", code_bytes(text), 63200
-    yield "lines of tests/", lines_of("tests"), 56600
+    yield "lines of tests/", lines_of("tests"), 56800
     yield "lines of examples/", lines_of("examples"), 5000
     yield "lines of Makefile", lines_of("Makefile"), 250
     yield "lines of .ci/run", lines_of(".ci/run"), 120
