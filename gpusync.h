@@ -1504,6 +1504,7 @@ typedef struct gpusync__callback {
     gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
     void *user;
     gpusync_lost_fn lost; /* of the loss */
+    uint64_t turn;        /* due: its number among all that became due */
     bool completes;       /* of a submission */
     bool ends;            /* the callback of a destroy_later, with the program's reference, or of the loss: a field of
                             the object */
@@ -1751,6 +1752,7 @@ struct gpusync_device {
     gpusync_stats stats; /* of queues that are gone, and of waits for what is no queue */
     gpusync__entry due;  /* the ring of callbacks that are to run, in their order */
     size_t due_count;
+    uint64_t due_last; /* the `turn` of the last */
     gpusync__caller *callers;
     uint32_t running;          /* how many. Read without the lock */
     bool ends;                 /* by destroy_later */
@@ -2640,6 +2642,7 @@ static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__
 {
     gpusync__put(dev->due.prev, &c->entry);
     dev->due_count++;
+    c->turn = ++dev->due_last;
     after->calls = after->more = true;
 }
 
@@ -3295,7 +3298,7 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     after->loses = dev->log != NULL;
     after->more = true;
-    if (dev->on_lost.lost)
+    if (dev->on_lost.lost && (dev->objects || !dev->ends))
         gpusync__append(dev, &dev->on_lost, after);
     for (gpusync__target *t = dev->targets; t; t = t->next) {
         gpusync__alarm(t, GPUSYNC__LOST);
@@ -4943,9 +4946,11 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, cons
     gpusync__take_some(&t->entries, 0, 0, GPUSYNC__SLEEPERS, after); /* a destroy */
 }
 
-/* Takes the first callback that is due, of one target or of any (NULL), for this thread to run. NULL: there is none, or
-   another thread runs one that comes first: one of the same object, or, except for a destroy, any in turn. */
-static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, gpusync__caller *self)
+/* Takes the first callback that is due, up to turn `last`, of one target or of any (NULL), for this thread to run.
+   NULL: there is none, or another thread runs one that comes first: one of the same object, or, except for a destroy,
+   any in turn. */
+static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, uint64_t last,
+                                            gpusync__caller *self)
 {
     gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
     uint64_t now = gpusync_now_ns();
@@ -4957,7 +4962,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     while (busy && !busy->in_turn)
         busy = busy->next;
     gpusync__callback *c = e == &dev->due ? NULL : (gpusync__callback *)(void *)e;
-    if (c && (busy || (c->target && gpusync__runs(c->target))))
+    if (c && (busy || c->turn > last || (c->target && gpusync__runs(c->target))))
         c = NULL;
     if (c) {
         gpusync__unlist(e);
@@ -4995,9 +5000,9 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, si
     size_t n = 0;
     GPUSYNC__ADD(&dev->refs, 1); /* a callback may end it */
     gpusync__lock(dev);
-    max = max < dev->due_count ? max : dev->due_count;
+    uint64_t last = dev->due_last;
     gpusync__unlock(dev);
-    for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, &self)) != NULL; n++) {
+    for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, last, &self)) != NULL; n++) {
         void *pool = gpusync__pool_push();
         if (c->destroyed)
             c->destroyed(c->user);
@@ -6338,8 +6343,10 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     gpusync__look_everywhere(dev); /* for signals of Metal 4, and for queues of a lost device that are to be given up */
     gpusync__lock(dev);
     bool in_use = dev->objects != 0;
-    if (!in_use)
+    if (!in_use) {
         gpusync__unlist(&dev->on_lost.entry);
+        dev->ends = true;
+    }
     gpusync__unlock(dev);
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
