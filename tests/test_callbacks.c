@@ -1198,6 +1198,26 @@ without_stage_on_both_kinds(test_R42_a_destroy_neither_calls_nor_awaits_what_was
     in_each_place(end_behind_withdrawals, (stage_desc){.queues = 2, .timelines = 2});
 }
 
+static void exchange(void *user, gpusync_result result, const gpusync_error *error)
+{
+    regret *r = (regret *)user;
+    regret_both(user, result, error);
+    must(gpusync_on_done(r->point, remember, r->n) == GPUSYNC_OK, "on_done in a callback");
+}
+
+/* ... though another one, which was due, has been withdrawn. */
+on_stage_with(test_R42_R25_what_becomes_due_in_run_callbacks_still_does_not_run_in_it, .device = by_hand)
+{
+    note n = {0};
+    regret r = {.point = ticket_at(s->q[0], 0), .n = &n};
+    assert_ok(gpusync_on_done(r.point, exchange, &r));
+    on_done(r.point, &n);
+    expect_run(s, SIZE_MAX, 1);
+    assert_int_equal(n.calls, 0);
+    expect_run(s, SIZE_MAX, 1);
+    assert_noted(&n, GPUSYNC_OK);
+}
+
 static void count_and_free(void *user, gpusync_result result, const gpusync_error *error)
 {
     ++**(unsigned **)user;

@@ -716,7 +716,9 @@ on_stage(test_R43_a_function_for_the_loss_needs_a_device_and_a_function)
     note n = {0};
     assert_result(gpusync_device_on_lost(NULL, note_loss, &n), GPUSYNC_ERROR_INVALID_ARGUMENT);
     assert_result(gpusync_device_on_lost(s->device, NULL, &n), GPUSYNC_ERROR_INVALID_ARGUMENT);
-    on_lost(s, &n); /* the refused call has left the place free */
+    memory_fail(1, true);
+    on_lost(s, &n); /* the refused call has left the place free, and it needs no memory */
+    memory_fail(0, false);
     settle(s);
     assert_int_equal(calls_of(&n), 0);
 }
@@ -863,6 +865,37 @@ without_stage(test_R43_a_device_that_goes_later_tells_of_the_loss_first)
         assert_true(softmetal_dispatched(SECONDS(60)));
         assert_in_order(notes, 2);
         assert_is_loss(&notes[0].error);
+        stage_close(&s);
+    }
+}
+
+/* The work of an abandoned queue tells of the loss when the device has gone, or its `destroyed` is due. */
+without_stage(test_R43_S10_behind_the_end_of_the_device_nothing_is_called)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        const bool manual = i & 1, later = i & 2;
+        stage s;
+        note n = {0}, gone = {0};
+        open_in_mode(&s, 1, manual);
+        gpusync_device *device = s.device;
+        gpusync_queue *queue = s.q[0];
+        s.device = NULL;
+        s.q[0] = NULL;
+        assert_ok(gpusync_device_on_lost(device, note_loss, &n));
+        commit_failing(queue, SOFTMETAL_SUBMISSIONS_IGNORED);
+        assert_ok(gpusync_queue_abandon(queue));
+        softmetal_set_dispatch_threads(0);
+        if (later)
+            assert_ok(gpusync_device_destroy_later(device, remember_destroyed, &gone));
+        else
+            assert_ok(gpusync_device_destroy(device));
+        while (finish_next_of(s.metal[0])) {}
+        softmetal_set_dispatch_threads(SOFTMETAL_DISPATCH_THREADS);
+        if (later && manual)
+            assert_ok(gpusync_device_run_callbacks(device, SIZE_MAX, NULL));
+        assert_true(softmetal_dispatched(SECONDS(60)));
+        assert_int_equal(calls_of(&gone), later);
+        assert_int_equal(calls_of(&n), 0);
         stage_close(&s);
     }
 }
