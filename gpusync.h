@@ -1751,8 +1751,7 @@ struct gpusync_device {
     gpusync__spare spares[GPUSYNC__SPARES];
     gpusync_stats stats; /* of queues that are gone, and of waits for what is no queue */
     gpusync__entry due;  /* the ring of callbacks that are to run, in their order */
-    size_t due_count;
-    uint64_t due_last; /* the `turn` of the last */
+    uint64_t due_last;   /* the `turn` of the last */
     gpusync__caller *callers;
     uint32_t running;          /* how many. Read without the lock */
     bool ends;                 /* by destroy_later */
@@ -2641,7 +2640,6 @@ static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
 static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__after *after)
 {
     gpusync__put(dev->due.prev, &c->entry);
-    dev->due_count++;
     c->turn = ++dev->due_last;
     after->calls = after->more = true;
 }
@@ -4966,7 +4964,6 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
         c = NULL;
     if (c) {
         gpusync__unlist(e);
-        dev->due_count--;
         gpusync__caller_add(dev, c->target, e->number, self, !t, now);
         if (c->ends && c->target)
             gpusync__object_gone(dev, &after);
@@ -5151,7 +5148,6 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
 {
     uint64_t number;
     gpusync__callback *found = NULL;
-    bool due = false;
     gpusync_device *dev = gpusync__device_of(&point);
     if (!dev || !fn)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5165,10 +5161,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
         for (gpusync__entry *e = rings[i]->prev; e != rings[i] && !found; e = e->prev) {
             gpusync__callback *c = (gpusync__callback *)(void *)e;
             if (!e->sleeper && !e->work && e->number == number && c->target == t && c->fn == fn && c->user == user &&
-                !c->completes) {
+                !c->completes)
                 found = c;
-                due = i == 1;
-            }
         }
     if (t->alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
@@ -5176,7 +5170,6 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
         result = GPUSYNC_NOT_READY;
     if (result == GPUSYNC_OK) {
         gpusync__unlist(&found->entry);
-        dev->due_count -= due;
         t->owed--;
     }
     gpusync__unlock(dev);
@@ -7000,6 +6993,7 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
 GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, size_t size)
 {
     gpusync__report out = {buffer, buffer ? size : 0, 0, gpusync_now_ns(), ""};
+    size_t due = 0;
     if (out.size)
         buffer[0] = '\0';
     if (!dev)
@@ -7007,8 +7001,10 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
     gpusync__lock(dev);
     gpusync__write(&out, "gpusync %d.%d.%d device", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH);
-    if (dev->due_count)
-        gpusync__write(&out, ": %zu callbacks are due, to be run %s", dev->due_count,
+    for (const gpusync__entry *e = dev->due.next; e != &dev->due; e = e->next)
+        due++;
+    if (due)
+        gpusync__write(&out, ": %zu callbacks are due, to be run %s", due,
                        dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL ? "by gpusync_device_run_callbacks"
                                                                       : "on the dispatch queue");
     if (dev->lost)
