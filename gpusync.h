@@ -1454,14 +1454,25 @@ static void *gpusync__zeroed(size_t size)
    In the order in which a reader meets them. Everything below is under the device's lock, unless a line says
    otherwise. */
 
-/* What waits for a number of a target, or is to signal one. On one ring at most. Without sleeper and work it is the
-   first field of a callback. */
-typedef struct gpusync__entry {
-    struct gpusync__entry *next, *prev; /* a ring with its head; next NULL: on no ring */
+typedef struct gpusync__after gpusync__after;
+
+/* What waits for a number, or has its place by one. `fire` lets it go on when the number has come: it is off its ring
+   then. */
+typedef struct gpusync__node {
+    struct gpusync__node *next, *prev; /* a ring with its head; next NULL: on no ring */
     uint64_t number;
-    struct gpusync__sleeper *sleeper; /* a thread that waits */
-    struct gpusync__work *work;       /* of a link, or whose entry this is; of a ring of work: NULL */
-} gpusync__entry;
+    void (*fire)(struct gpusync__node *node, gpusync__after *after);
+} gpusync__node;
+
+/* What a thread does after its unlock: a part of the object that it is about. */
+typedef struct gpusync__job {
+    struct gpusync__job *next;
+    bool listed; /* cleared before it runs: what changes from then on has it run once more. Atomic */
+    void (*run)(struct gpusync__job *job, gpusync__after *after);
+} gpusync__job;
+
+/* The object of which this is a part. */
+#define GPUSYNC__OF(type, field, part) ((type *)(void *)((char *)(part)-offsetof(type, field)))
 
 /* A thread that waits, on its stack. */
 typedef struct gpusync__sleeper {
@@ -1473,7 +1484,7 @@ typedef struct gpusync__sleeper {
                                       sleeper lists no entry meanwhile */
     uint32_t taken;                /* wakers that still touch the sleeper: the frame stays until this is 0 */
     struct gpusync__sleeper *next; /* of a list `woken` */
-    struct gpusync__goal *goals;   /* with an entry each */
+    struct gpusync__goal *goals;   /* with a node each */
     size_t count;
     uint64_t since_ns, deadline_ns; /* for the report */
 } gpusync__sleeper;
@@ -1485,7 +1496,8 @@ typedef struct gpusync__sleeper {
 enum { GPUSYNC__NUMBER, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__CALLS, GPUSYNC__KINDS };
 
 typedef struct gpusync__goal {
-    gpusync__entry entry;
+    gpusync__node node;
+    gpusync__sleeper *sleeper;      /* while it is listed */
     struct gpusync__target *target; /* with a reference */
     uint64_t number;
     uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
@@ -1498,14 +1510,13 @@ typedef struct gpusync__goal {
 
 /* Called, or released, when its target has the number. */
 typedef struct gpusync__callback {
-    gpusync__entry entry;           /* first: on its target, then among those that are due */
+    gpusync__node node;             /* first: on its target, then among those that are due */
     struct gpusync__target *target; /* with a reference. NULL: the end of the device */
     gpusync_done_fn fn;             /* NULL: `user` is an object to release, or see `destroyed` */
     gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
     void *user;
     gpusync_lost_fn lost; /* of the loss */
     uint64_t turn;        /* due: its number among all that became due */
-    bool completes;       /* of a submission */
     bool ends;            /* the callback of a destroy_later, with the program's reference, or of the loss: a field of
                             the object */
     gpusync_error error;  /* how its point has failed; result OK: it has not */
@@ -1530,8 +1541,8 @@ typedef struct gpusync__target {
     uint8_t kind;
     gpusync_device *device;             /* with a reference */
     struct gpusync__target *next, **at; /* of the device; the pointer to this one */
-    gpusync__entry entries;             /* the ring of all that waits for a number, by number */
-    uint32_t refs;                      /* the program; each work, link, callback and wait; lists of `after`. Atomic */
+    gpusync__node waiting;              /* the ring of all that waits for a number, by number */
+    uint32_t refs;                      /* the program; each work, link, callback and wait; jobs. Atomic */
     uint32_t owed;                      /* callbacks that have not run */
     uint32_t number;                    /* of the device's targets, for texts */
     bool later;                         /* by a destroy_later: not told yet */
@@ -1542,7 +1553,9 @@ typedef struct gpusync__target {
 
 /* A wait or a signal of work. */
 typedef struct gpusync__link {
-    gpusync__entry entry;       /* first: of a wait that is not over, on its target; of a signal, on its timeline */
+    gpusync__node node; /* first: of a wait that is not over, on its target; of a signal, on its timeline, with
+                                   a reference to the work */
+    struct gpusync__work *work;
     struct gpusync__link *next; /* of the work */
     gpusync__target *target;    /* with a reference */
     uint64_t behind;            /* the lower value of its timeline that the GPU waits for before it signals; 0: none */
@@ -1558,29 +1571,26 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 
 #define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
 
-/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `ticket` to `gpu_end` are zero at
+/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `links` to `gpu_end` are zero at
    first. */
 typedef struct gpusync__work {
-    struct gpusync__work *next; /* of those that are committed, or free */
-    struct gpusync__work **at;  /* of those that are committed: the pointer to this one */
-    gpusync_queue *queue;       /* with a reference */
+    gpusync__node place;  /* first: in a ring of its queue, by its number: gpusync__home. next: of free memory */
+    gpusync_queue *queue; /* with a reference */
     /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
        then the program's. With Metal 4 MTL4CommitOptions come before these. */
     void **buffers;
     gpusync__link **links_end;
-    uint32_t refs; /* the queue's list; blocks; threads that look at it, or enter, send, trace, report it. Atomic */
-    struct gpusync__work *next_dead;   /* of a list `dead` */
-    struct gpusync__work *next_traced; /* of a list `settled` */
-    gpusync__entry place;    /* of open work: in the queue's ring `open`; of HELD work that may go: in `ready` */
-    gpusync__entry stirring; /* in the device's ring `stirred` */
+    uint32_t refs;          /* its ring, until it settles; blocks; listed signals; threads that look at it, enter, send,
+                               trace, report it. Atomic */
+    gpusync__job tell;      /* that it has settled, to the trace, with a reference. next: of a list `dead` */
+    gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, `ready` or `over` */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
-    uint64_t ticket;                /* of UNORDERED and of open work: its number */
     gpusync__link *links;           /* in the order in which they were added */
     gpusync__callback *on_complete; /* of a submission, until it settles */
     gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
     const char *why;                /* of a failure of gpusync's own */
-    struct gpusync__work *parts;    /* of a submission: what was open, to free with it; by `next` */
+    struct gpusync__work *parts;    /* of a submission: what was open, to free with it; by place.next */
     gpusync_result result;          /* how the work itself has ended; from SETTLED on with what it waited for, too */
     gpusync_failure failure;
     uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
@@ -1598,7 +1608,7 @@ typedef struct gpusync__work {
     bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
     uint64_t since_ns; /* when it was opened, got its ticket, was sent, ended on the GPU; if traced, settled */
     double gpu_start, gpu_end;
-    gpusync__entry turn; /* of work with signals that Metal 4 has, on the queue's timeline `passed` */
+    gpusync__node turn; /* of work with signals that Metal 4 has, with a reference: on the queue's timeline `passed` */
     char label[64];
 } gpusync__work;
 
@@ -1626,23 +1636,24 @@ struct gpusync_queue {
     bool missed;
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
     /* Under the device's lock. */
-    gpusync__entry open;         /* the ring of open work, by the numbers in which it was opened */
-    uint64_t opened;             /* the last such number */
-    gpusync__work *first, **end; /* committed work, in the order of commits, until it leaves: gpusync__leave */
-    gpusync__work *front[2];     /* the first with a ticket, and the first UNORDERED, that has not settled */
-    uint64_t settled[2];         /* all before it: `completed` and `ended`, unless these are frozen */
-    gpusync__work *held;         /* the first with a ticket that is HELD */
-    gpusync__entry ready;        /* the ring of held work to send */
-    uint32_t held_count;         /* UNORDERED work, too */
-    uint32_t sent_count;         /* work that Metal has */
-    bool goes;                   /* on a list `go` */
-    bool abandoned;              /* nothing that waits for the queue is released any more */
-    bool frozen;                 /* Metal had work when the queue was given up: `completed` stands still */
-    gpusync__work *free_work;    /* memory of work that is gone: a queue has its own, for the caches of its threads */
+    gpusync__node open;        /* the rings of work, by number: open work, */
+    gpusync__node line, loose; /* committed work with a ticket, and UNORDERED, that has not settled, */
+    gpusync__node late;        /* and settled work of which a handler or a value is to come */
+    uint64_t opened;           /* the last number of open work */
+    gpusync__work *held;       /* the first with a ticket that is HELD */
+    gpusync__node ready, over; /* the rings of UNORDERED work that is HELD, or has ended, and is to be judged */
+    gpusync__node rest;        /* the ring of sleepers that wait for UNORDERED work, by its number */
+    gpusync__node moved;       /* in the device's ring `moved`: ended work is to settle, as far as that may be now */
+    gpusync__job issue;        /* sends held work, likewise */
+    uint32_t held_count;       /* UNORDERED work, too */
+    uint32_t sent_count;       /* work that Metal has */
+    bool abandoned;            /* nothing that waits for the queue is released any more */
+    bool frozen;               /* Metal had work when the queue was given up: `completed` stands still */
+    gpusync__work *free_work;  /* memory of work that is gone: a queue has its own, for the caches of its threads */
     uint32_t free_count;
-    uint32_t room;        /* taken: open, held and sent command buffers, at least one a ticket */
-    gpusync__entry rooms; /* the ring of sleepers that wait for room, the first come first */
-    gpusync_error *log;   /* record n, from 0 on, at n % log_size */
+    uint32_t room;       /* taken: open, held and sent command buffers, at least one a ticket */
+    gpusync__node rooms; /* the ring of sleepers that wait for room, the first come first */
+    gpusync_error *log;  /* record n, from 0 on, at n % log_size */
     uint64_t log_count;
     uint64_t told;       /* records below this one count as told by waits for everything */
     uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
@@ -1650,7 +1661,6 @@ struct gpusync_queue {
     uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
     uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
     uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
-    gpusync_queue *next_go;     /* of a list `go` */
     gpusync_stats stats;        /* but for what the tickets and the log tell */
     gpusync__info infos[GPUSYNC__INFOS];
 };
@@ -1667,22 +1677,22 @@ struct gpusync_timeline {
     gpusync__target target; /* first */
     void *event;
     uint64_t base;           /* event value = value + base */
-    gpusync__entry promised; /* the ring of signals of committed work, by value: invariant 6 */
+    gpusync__node promised;  /* the ring of signals of committed work, by value: invariant 6 */
     uint64_t sent;           /* the highest signal that was sent, by Metal or the host: new ones are above */
     uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
+    gpusync__node expecting; /* the ring of waits of held work for `coming` */
+    gpusync__job write, arm; /* writes the event; reads it, and asks Metal for the next value: >>events */
     bool outside, imported;  /* others signal the event; it is theirs */
     bool shared;             /* others may signal the event later: it is not used for another timeline */
     bool hidden;             /* of a queue of Metal 4: no object of the program's */
     bool order_only;
-    bool dirty;     /* on a list `dirty`: the event is to be written */
-    bool again;     /* the GPU may have written it since: it is to be written once more */
-    bool arms;      /* on a list `arms`: the event is to be read, and Metal to be asked for the next value */
-    void *listener; /* an MTLSharedEventListener. NULL: looks alone find the values of others */
-    uint64_t armed; /* the value that Metal was asked for; 0: none */
+    bool dirty;                    /* the event is to be written, or is being written */
+    bool again;                    /* the GPU may have written it since: it is to be written once more */
+    void *listener;                /* an MTLSharedEventListener. NULL: looks alone find the values of others */
+    uint64_t armed;                /* the value that Metal was asked for; 0: none */
     gpusync__listening *listening; /* of one that others signal */
     bool rises;                    /* to trace */
-    gpusync_timeline *next_dirty, *next_arms;
-    gpusync_error error; /* of the failure */
+    gpusync_error error;           /* of the failure */
 };
 
 enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
@@ -1743,40 +1753,36 @@ struct gpusync_device {
     uint32_t waits;     /* threads in a wait that was not over at once. Atomic */
     unsigned char pad[128];                  /* what is read without the lock stands apart from it */
     gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
-    gpusync__entry stirred;                  /* the ring of work to judge: something that it waits for has changed */
+    gpusync__node moved;                     /* the ring of queues whose work is to settle before the unlock */
     gpusync__target *targets, **targets_end; /* the oldest first */
     uint32_t objects;                        /* queues, timelines and warm-ups that are not destroyed */
     uint32_t made;                           /* targets, ever */
     uint32_t spare_count;
     gpusync__spare spares[GPUSYNC__SPARES];
     gpusync_stats stats; /* of queues that are gone, and of waits for what is no queue */
-    gpusync__entry due;  /* the ring of callbacks that are to run, in their order */
+    gpusync__node due;   /* the ring of callbacks that are to run, in their order */
     uint64_t due_last;   /* the `turn` of the last */
     gpusync__caller *callers;
     uint32_t running;          /* how many. Read without the lock */
     bool ends;                 /* by destroy_later */
     bool watched;              /* the dispatch queue looks in a second: gpusync__watch */
+    gpusync__job call, watch;  /* has callbacks run; has the dispatch queue look while callbacks are to come */
+    gpusync__job loses;        /* logs the loss */
     gpusync_queue blocks;      /* of no program: UNORDERED work stands for each block that is to signal a value */
     gpusync__callback on_lost; /* `lost` NULL: none */
     gpusync__callback gone;
 };
 
 /* What a thread does when it has unlocked the device. */
-typedef struct gpusync__after {
-    gpusync__sleeper *woken;        /* to unpark */
-    gpusync_timeline *dirty, *arms; /* events to write; to read and ask for */
-    gpusync_queue *go;              /* queues with work to send */
-    gpusync__work *dead;            /* to free */
-    gpusync__work *settled;         /* to trace, with a reference each: a ring, by its last */
-    const gpusync__work *failed;    /* to log */
-    bool calls;                     /* callbacks are due */
-    bool watches;                   /* ... or are to become due: the device is to be watched */
-    bool loses;                     /* the device: to log */
-    bool more;                      /* one of the fields above is set */
-} gpusync__after;
-#define GPUSYNC__NOTHING                                                     \
-    {                                                                        \
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, false, false, false \
+struct gpusync__after {
+    gpusync__sleeper *woken;     /* to unpark: first */
+    const gpusync__work *failed; /* to log */
+    gpusync__job *jobs, **end;   /* in their order */
+    gpusync__work *dead;         /* to free: last, by tell.next */
+};
+#define GPUSYNC__NOTHING             \
+    {                                \
+        NULL, NULL, NULL, NULL, NULL \
     }
 
 /* Over the selectors, the devices, and what blocks of listeners lead to. */
@@ -1804,9 +1810,15 @@ static gpusync_timeline *gpusync__timeline_of(const gpusync__target *t)
     return (gpusync_timeline *)(uintptr_t)t;
 }
 
-static gpusync__link *gpusync__link_of(const gpusync__entry *e)
+/* The link of a node, or the work; NULL: the node is the head of its ring. */
+static gpusync__link *gpusync__link_at(const gpusync__node *ring, const gpusync__node *n)
 {
-    return (gpusync__link *)(uintptr_t)e;
+    return n == ring ? NULL : (gpusync__link *)(uintptr_t)n;
+}
+
+static gpusync__work *gpusync__work_at(const gpusync__node *ring, const gpusync__node *n)
+{
+    return n == ring ? NULL : (gpusync__work *)(uintptr_t)n;
 }
 
 /* -- the default hooks: a mutex and a condition variable */
@@ -2039,7 +2051,7 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
 /* UNORDERED work has none. */
 static gpusync_ticket gpusync__ticket_of(const gpusync__work *w)
 {
-    return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->ticket;
+    return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->place.number;
 }
 
 /* The work's own failure: what Metal told, or why gpusync gave it up. */
@@ -2138,13 +2150,15 @@ GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
     if (error.encoder[0])
         snprintf(encoder, sizeof encoder, ", encoder '%s'", error.encoder);
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, %s %" PRIu64 ", command buffer '%s'%s: %s%s: %s", name,
-                 w->unordered ? "UNORDERED work" : "ticket", w->ticket, error.label, encoder,
+                 w->unordered ? "UNORDERED work" : "ticket", w->place.number, error.label, encoder,
                  gpusync_failure_string(error.failure), code, error.message);
 }
 
 /* Tells of the loss of the device, once. */
-GPUSYNC__APART void gpusync__log_loss(gpusync_device *dev)
+GPUSYNC__APART void gpusync__log_loss(gpusync__job *job, gpusync__after *after)
 {
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, loses, job);
+    (void)after;
     bool revoked = dev->lost == GPUSYNC_FAILURE_ACCESS_REVOKED;
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "the device is lost: %s. New work is refused; %s",
                  gpusync_failure_string((gpusync_failure)dev->lost),
@@ -2152,39 +2166,60 @@ GPUSYNC__APART void gpusync__log_loss(gpusync_device *dev)
 }
 
 /* -------------------------------------------------------------------------------- >>lists --
-   Rings of entries: all that waits, and what lists work, has its place in one by an entry. */
+   Rings of nodes, and the jobs that follow a change. */
 
-static void gpusync__ring_init(gpusync__entry *ring)
+static void gpusync__ring_init(gpusync__node *ring)
 {
     ring->next = ring->prev = ring;
 }
 
-/* Lists an entry behind another one, or behind the head of a ring. */
-static void gpusync__put(gpusync__entry *prev, gpusync__entry *e)
+/* Lists a node behind another one, or behind the head of a ring. */
+static void gpusync__put(gpusync__node *prev, gpusync__node *n)
 {
-    e->prev = prev;
-    e->next = prev->next;
-    e->next->prev = e;
-    prev->next = e;
+    n->prev = prev;
+    n->next = prev->next;
+    n->next->prev = n;
+    prev->next = n;
 }
 
-/* Lists the entry by its number, behind equal ones. Numbers mostly rise, so the search begins at the end. */
-static void gpusync__insert(gpusync__entry *ring, gpusync__entry *e)
+/* Lists the node by its number, behind equal ones. Numbers mostly rise, so the search begins at the end. */
+static void gpusync__insert(gpusync__node *ring, gpusync__node *n)
 {
-    gpusync__entry *prev = ring->prev;
-    while (prev != ring && prev->number > e->number)
+    gpusync__node *prev = ring->prev;
+    while (prev != ring && prev->number > n->number)
         prev = prev->prev;
-    gpusync__put(prev, e);
+    gpusync__put(prev, n);
 }
 
-/* Takes the entry off its ring, if it is on one. */
-static void gpusync__unlist(gpusync__entry *e)
+/* Takes the node off its ring, if it is on one. */
+static void gpusync__unlist(gpusync__node *n)
 {
-    if (!e->next)
+    if (!n->next)
         return;
-    e->prev->next = e->next;
-    e->next->prev = e->prev;
-    e->next = NULL;
+    n->prev->next = n->next;
+    n->next->prev = n->prev;
+    n->next = NULL;
+}
+
+/* Fires all of a ring that waits for numbers up to this one. */
+static inline void gpusync__rise(gpusync__node *ring, uint64_t number, gpusync__after *after)
+{
+    for (gpusync__node *n; (n = ring->next) != ring && n->number <= number;) {
+        gpusync__unlist(n);
+        n->fire(n, after);
+    }
+}
+
+/* Has a job run when the thread has unlocked. False: it is to run anyway. */
+static bool gpusync__later(gpusync__after *after, gpusync__job *job)
+{
+    if (GPUSYNC__LOAD(&job->listed))
+        return false;
+    GPUSYNC__STORE(&job->listed, true);
+    job->next = NULL;
+    *(after->jobs ? after->end : &after->jobs) = job;
+    after->end = &job->next;
+    return true;
 }
 
 /* -------------------------------------------------------------------------------- >>trace --
@@ -2234,7 +2269,7 @@ GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__
     gpusync_device *dev = w->queue->target.device;
     gpusync_trace_event event = gpusync__event(kind, &w->queue->target, (uint64_t)gpusync__ticket_of(w));
     event.time_ns = at_ns;
-    event.number = w->unordered ? w->ticket : 0;
+    event.number = w->unordered ? w->place.number : 0;
     event.label = w->label[0] ? w->label : event.label;
     gpusync__lock(dev);
     bool timed = kind == GPUSYNC_TRACE_ENDED && gpusync__has_times(w);
@@ -2363,7 +2398,7 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
     if (t->kind == GPUSYNC__QUEUE) {
         gpusync__release_pooled(gpusync__queue_of(t)->metal);
         for (gpusync__work *w; (w = gpusync__queue_of(t)->free_work) != NULL;) {
-            gpusync__queue_of(t)->free_work = w->next;
+            gpusync__queue_of(t)->free_work = (gpusync__work *)(void *)w->place.next;
             GPUSYNC_FREE(w);
         }
         GPUSYNC_FREE(gpusync__queue_of(t)->log);
@@ -2391,7 +2426,7 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
     t->device = dev;
     t->refs = 1;
     t->kind = kind;
-    gpusync__ring_init(&t->entries);
+    gpusync__ring_init(&t->waiting);
     if (GPUSYNC__LOAD(&dev->lost))
         return GPUSYNC_ERROR_DEVICE_LOST;
     GPUSYNC__ADD(&dev->refs, 1);
@@ -2426,7 +2461,7 @@ static inline gpusync__work *gpusync__reuse(gpusync_queue *q)
 {
     gpusync__work *w = q->free_work;
     if (w) {
-        q->free_work = w->next;
+        q->free_work = (gpusync__work *)(void *)w->place.next;
         q->free_count--;
     }
     return w;
@@ -2448,11 +2483,10 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
         return NULL;
     }
     /* In two parts: gcc 12 makes a loop of more than 80 bytes on x86-64 (rep stos), and single stores of fewer. */
-    memset(&w->ticket, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, ticket));
+    memset(&w->links, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, links));
     memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
     w->turn.next = w->place.next = w->stirring.next = NULL;
-    w->turn.sleeper = NULL;
-    w->turn.work = w->place.work = w->stirring.work = w;
+    w->tell.listed = false;
     w->label[0] = '\0';
     w->buffers = many ? many : w->few_buffers;
     w->links_end = &w->links;
@@ -2484,7 +2518,7 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
     if (w->error)
         GPUSYNC_FREE(w->error);
     for (gpusync__work *part; (part = w->parts) != NULL;) {
-        w->parts = part->next;
+        w->parts = (gpusync__work *)(void *)part->place.next;
         gpusync__work_unref(part);
     }
     if (w->unsent)
@@ -2492,7 +2526,7 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
     gpusync__lock(dev);
     bool keeps = q->free_count < GPUSYNC__FREE_WORK;
     if (keeps) {
-        w->next = q->free_work;
+        w->place.next = (gpusync__node *)(void *)q->free_work;
         q->free_work = w;
         q->free_count++;
     }
@@ -2508,6 +2542,15 @@ static void gpusync__work_unref(gpusync__work *w)
         gpusync__work_free(w);
 }
 
+/* Tells the trace that work has settled. */
+static void gpusync__tell(gpusync__job *job, gpusync__after *after)
+{
+    gpusync__work *w = GPUSYNC__OF(gpusync__work, tell, job);
+    (void)after;
+    gpusync__trace_work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
+    gpusync__work_unref(w);
+}
+
 /* ------------------------------------------------------------------------------- >>values --
    What becomes of those that wait for a number, and of the signals of a timeline. Down to the end of >>held everything
    but gpusync__refuses is under the device's lock: only lists and numbers change. What has to be done without the lock
@@ -2521,27 +2564,46 @@ static void gpusync__alarm(gpusync__target *t, uint32_t reason)
     GPUSYNC__STORE(&t->alert, t->alert | reason);
 }
 
-/* Has gpusync__go_on judge the work: something that it waits for has changed. */
-static void gpusync__stir(gpusync__work *w)
+/* Has work judged that is HELD or has ended: something that it waits for has changed. With a ticket only the first of its
+   queue is. */
+static void gpusync__stir(gpusync__work *w, gpusync__after *after)
 {
-    if (!w->stirring.next)
-        gpusync__put(w->queue->target.device->stirred.prev, &w->stirring);
+    gpusync_queue *q = w->queue;
+    bool held = w->state == GPUSYNC__HELD;
+    if (w->unordered && !w->stirring.next)
+        gpusync__put((held ? &q->ready : &q->over)->prev, &w->stirring);
+    if (!held && !q->moved.next)
+        gpusync__put(q->target.device->moved.prev, &q->moved);
+    if (held && gpusync__later(after, &q->issue))
+        gpusync__keep(&q->target);
+}
+
+/* The next work that is kept behind this one (NULL: the first), or NULL: late work, that with a ticket, UNORDERED work.
+   Each by number. */
+static gpusync__work *gpusync__next(const gpusync_queue *q, const gpusync__work *w)
+{
+    const gpusync__node *n = w ? w->place.next : q->late.next;
+    if (n == &q->late)
+        n = q->line.next;
+    if (n == &q->line)
+        n = q->loose.next;
+    return gpusync__work_at(&q->loose, n);
 }
 
 /* The next held work behind this one; NULL: the first, there is no more. */
 static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
 {
-    gpusync__work *w = last ? last->next : q->held_count ? q->first : NULL;
+    gpusync__work *w = q->held_count ? gpusync__next(q, last) : NULL;
     while (w && w->state != GPUSYNC__HELD)
-        w = w->next;
+        w = gpusync__next(q, w);
     return w;
 }
 
 /* Has all held work of a queue judged again. */
-static void gpusync__stir_held(gpusync_queue *q)
+static void gpusync__stir_held(gpusync_queue *q, gpusync__after *after)
 {
     for (gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
-        gpusync__stir(w);
+        gpusync__stir(w, after);
 }
 
 /* -- how a number stands */
@@ -2569,12 +2631,19 @@ static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_
     return GPUSYNC__BADLY;
 }
 
+/* Whether the ticket, and all before it, have settled. `completed` says so, unless it is frozen. */
+static bool gpusync__has_settled(const gpusync_queue *q, uint64_t ticket)
+{
+    const gpusync__node *first = q->line.next;
+    return ticket <= q->target.head.completed || (q->frozen && (first == &q->line || ticket < first->number));
+}
+
 /* How a ticket or a value stands. BADLY: `error`, if there is one, gets the failure. */
 static int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
 {
     if (t->kind == GPUSYNC__QUEUE) {
         const gpusync_queue *q = gpusync__queue_of(t);
-        return number <= q->settled[0] ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
+        return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
     }
     if (number <= t->head.completed)
         return GPUSYNC__WELL; /* what was reached before a failure stays reached */
@@ -2585,47 +2654,49 @@ static int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_er
     return GPUSYNC__BADLY;
 }
 
-/* -- entries */
+/* -- what waits */
 
 /* Has the event read, and Metal asked for the next value, where other code signals the timeline. */
 static void gpusync__arm_later(gpusync_timeline *t, gpusync__after *after)
 {
-    if (!t->outside || t->arms)
-        return;
-    t->arms = true;
-    gpusync__keep(&t->target);
-    t->next_arms = after->arms;
-    after->arms = t;
-    after->more = true;
+    if (t->outside && gpusync__later(after, &t->arm))
+        gpusync__keep(&t->target);
 }
 
-/* Lists what waits for its number of the target, if it is not listed. */
-static void gpusync__list(gpusync__target *t, gpusync__entry *e, gpusync__after *after)
+/* Lists what waits for its number of the target on one of its rings, if it is not listed. */
+static void gpusync__list(gpusync__target *t, gpusync__node *ring, gpusync__node *n, gpusync__after *after)
 {
-    if (e->next)
+    if (n->next)
         return;
-    gpusync__insert(&t->entries, e);
+    gpusync__insert(ring, n);
     if (t->kind == GPUSYNC__TIMELINE)
         gpusync__arm_later(gpusync__timeline_of(t), after);
 }
 
 /* Takes a sleeper off all its rings, and has it unparked. */
-static void gpusync__rouse(gpusync__sleeper *s, gpusync__after *after)
+static void gpusync__rouse(gpusync__node *node, gpusync__after *after)
 {
+    gpusync__sleeper *s = ((gpusync__goal *)(void *)node)->sleeper;
     for (size_t i = 0; i < s->count; i++)
-        gpusync__unlist(&s->goals[i].entry);
+        gpusync__unlist(&s->goals[i].node);
     GPUSYNC__STORE(&s->woken, true);
     GPUSYNC__ADD(&s->taken, 1);
     s->next = after->woken;
     after->woken = s;
-    after->more = true;
 }
 
-/* The same for all sleepers of a ring. */
-static void gpusync__rouse_all(gpusync__entry *ring, gpusync__after *after)
+/* The same for the sleepers of a ring; all: for whatever waits there. */
+static void gpusync__rouse_all(gpusync__node *ring, bool all, gpusync__after *after)
 {
-    while (ring->next != ring)
-        gpusync__rouse(ring->next->sleeper, after);
+    for (gpusync__node *n = ring->next, *next; n != ring; n = next) {
+        next = n->next;
+        if (!all && n->fire != gpusync__rouse)
+            continue;
+        gpusync__unlist(n);
+        n->fire(n, after);
+        if (!next->next) /* another one of the sleeper's: off its ring, too */
+            next = ring->next;
+    }
 }
 
 /* Has the dispatch queue look at the device, as long as callbacks are to come: gpusync__watch. */
@@ -2633,66 +2704,29 @@ static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
 {
     if (dev->watched || dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
         return;
-    dev->watched = after->watches = after->more = true;
+    dev->watched = true;
+    gpusync__later(after, &dev->watch);
 }
 
 /* Makes a callback the last of those that are due. */
 static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__after *after)
 {
-    gpusync__put(dev->due.prev, &c->entry);
+    gpusync__put(dev->due.prev, &c->node);
     c->turn = ++dev->due_last;
-    after->calls = after->more = true;
+    gpusync__later(after, &dev->call);
 }
 
 /* Has a callback run: its target has the number, has failed, or is destroyed. */
-static void gpusync__due(gpusync__callback *c, gpusync__after *after)
+static void gpusync__due(gpusync__node *node, gpusync__after *after)
 {
+    gpusync__callback *c = (gpusync__callback *)(void *)node;
     const gpusync__target *t = c->target;
-    int stands = gpusync__stands(t, c->entry.number, &c->error);
+    int stands = gpusync__stands(t, node->number, &c->error);
     if (stands == GPUSYNC__NOT_YET)
         gpusync__own_error(&c->error, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed before it had the value");
     if (!c->fn && t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->abandoned)
         c->user = NULL; /* the GPU may use the object: it is never released */
-    gpusync__unlist(&c->entry);
     gpusync__append(t->device, c, after);
-}
-
-/* Takes an entry off, and lets go on what waits by it. */
-static void gpusync__take(gpusync__entry *e, gpusync__after *after)
-{
-    if (e->sleeper) {
-        gpusync__rouse(e->sleeper, after);
-    } else if (e->work) {
-        gpusync__unlist(e);
-        gpusync__stir(e->work);
-    } else {
-        gpusync__due((gpusync__callback *)(void *)e, after);
-    }
-}
-
-/* Takes all of a ring that waits for numbers up to this one. */
-static inline void gpusync__wake(gpusync__entry *ring, uint64_t number, gpusync__after *after)
-{
-    for (gpusync__entry *e; (e = ring->next) != ring && e->number <= number;)
-        gpusync__take(e, after);
-}
-
-enum { GPUSYNC__SLEEPERS = 1, GPUSYNC__CALLBACKS = 2, GPUSYNC__WORKS = 4, GPUSYNC__ALL_KINDS = 7 };
-
-/* Takes those of some kinds that wait for a number from low to high, in their order. */
-static void gpusync__take_some(gpusync__entry *ring, uint64_t low, uint64_t high, int kinds, gpusync__after *after)
-{
-    gpusync__entry *e = low ? ring->prev : ring, *next;
-    while (e != ring && e->number >= low) /* most numbers are high */
-        e = e->prev;
-    for (e = e->next; e != ring && e->number <= high; e = next) {
-        int kind = e->sleeper ? GPUSYNC__SLEEPERS : e->work ? GPUSYNC__WORKS : GPUSYNC__CALLBACKS;
-        next = e->next;
-        if (kind & kinds && e->number >= low)
-            gpusync__take(e, after);
-        if (!next->next) /* another entry of the sleeper: off its ring, too */
-            next = ring->next;
-    }
 }
 
 /* -- the signals of a timeline */
@@ -2704,58 +2738,51 @@ static bool gpusync__is_unsent(const gpusync__work *w)
 }
 
 /* The lowest signal of sent work that is not reached, or NULL. */
-static gpusync__entry *gpusync__lowest_sent(const gpusync_timeline *t)
+static gpusync__link *gpusync__lowest_sent(const gpusync_timeline *t)
 {
-    gpusync__entry *e = t->promised.next;
-    return !e->work || gpusync__is_unsent(e->work) ? NULL : e;
+    gpusync__link *link = gpusync__link_at(&t->promised, t->promised.next);
+    return link && !gpusync__is_unsent(link->work) ? link : NULL;
 }
 
 /* Has held work judged whose signal stands right above this one, which it may have waited for. */
-static void gpusync__stir_above(const gpusync__link *link)
+static void gpusync__stir_above(const gpusync__link *link, gpusync__after *after)
 {
-    gpusync__work *w = link->entry.next->work;
-    if (w && w->state == GPUSYNC__HELD)
-        gpusync__stir(w);
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync__link *above = gpusync__link_at(&t->promised, link->node.next);
+    if (above && above->work->state == GPUSYNC__HELD)
+        gpusync__stir(above->work, after);
 }
 
-/* Drops the list's reference to work. The last one has it freed, without the lock. */
+/* Drops a reference to work. The last one has it freed, without the lock. */
 static void gpusync__bury(gpusync__work *w, gpusync__after *after)
 {
     if (GPUSYNC__SUB(&w->refs, 1) != 1)
         return;
-    w->next_dead = after->dead;
+    w->tell.next = after->dead ? &after->dead->tell : NULL;
     after->dead = w;
-    after->more = true;
 }
 
-/* Takes work off its queue with which nothing is left to do. */
-static void gpusync__leave(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+/* Takes settled work off its queue of which nothing is to come. */
+static void gpusync__forget(gpusync__work *w)
 {
-    if (w->state != GPUSYNC__SETTLED || w->running || w->listed || w->stirring.next || q->front[w->unordered] == w)
-        return;
-    if (w->turn.next) { /* Metal may not have made the signals yet: it uses their events, and the queue */
-        gpusync__arm_later(q->passed, after);
-        return;
-    }
-    *w->at = w->next;
-    *(w->next ? &w->next->at : &q->end) = w->at;
-    gpusync__bury(w, after);
+    if (w->state == GPUSYNC__SETTLED && !w->running && !w->listed)
+        gpusync__unlist(&w->place);
 }
 
 /* Takes a signal off its timeline. */
 static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
 {
-    gpusync_timeline *t = gpusync__timeline_of(link->target);
-    gpusync__work *w = link->entry.work;
-    if (!link->entry.next)
+    if (!link->node.next)
         return;
-    gpusync__stir_above(link);
-    gpusync__unlist(&link->entry);
-    w->listed--;
-    gpusync__arm_later(t, after); /* other code may have signalled more */
-    gpusync__leave(w->queue, w, after);
+    gpusync__stir_above(link, after);
+    gpusync__unlist(&link->node);
+    gpusync__arm_later(gpusync__timeline_of(link->target), after); /* other code may have signalled more */
+    link->work->listed--;
+    gpusync__forget(link->work);
+    gpusync__bury(link->work, after);
 }
 
+/* Has the event written when the thread has unlocked: >>events. */
 /* Has the event written when the thread has unlocked: >>events. */
 static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
 {
@@ -2763,9 +2790,7 @@ static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
         return;
     t->dirty = true;
     gpusync__keep(&t->target);
-    t->next_dirty = after->dirty;
-    after->dirty = t;
-    after->more = true;
+    gpusync__later(after, &t->write);
 }
 
 /* The GPU may have written a lower value to the event than it is to have: the host writes that once more. */
@@ -2784,31 +2809,31 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
     bool by_host = false;
     if (target->alert & GPUSYNC__FAILED)
         return;
-    for (gpusync__work *w; (w = t->promised.next->work) != NULL;) {
-        gpusync__link *link = gpusync__link_of(t->promised.next);
-        bool held = w->state == GPUSYNC__HELD; /* other work may leave with its last signal */
-        if (link->entry.number > value) {
+    for (gpusync__link *link; (link = gpusync__link_at(&t->promised, t->promised.next)) != NULL;) {
+        gpusync__work *w = link->work;
+        if (link->node.number > value) {
             if (w->state != GPUSYNC__SETTLED)
                 break;
-            value = link->entry.number;
+            value = link->node.number;
             by_host |= !link->encoded || link->crossed || w->unsent || w->result != GPUSYNC_OK;
         }
+        if (w->state == GPUSYNC__HELD) {
+            gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
+                          "the host, or other code, signalled its value, or a higher one, while the work was held");
+            gpusync__stir(w, after);
+        }
         gpusync__withdraw(link, after);
-        if (!held)
-            continue;
-        gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
-                      "the host, or other code, signalled its value, or a higher one, while the work was held");
-        gpusync__stir(w);
     }
     if (value <= target->head.completed)
         return;
     if (t->sent < value)
         t->sent = value;
     GPUSYNC__STORE(&target->head.completed, value);
-    gpusync__wake(&target->entries, value, after);
     t->rises |= gpusync__traces(target->device) && !t->hidden;
     if (by_host || t->rises) /* the write traces it */
         gpusync__write_later(t, after);
+    gpusync__rise(&t->expecting, value, after);
+    gpusync__rise(&target->waiting, value, after);
 }
 
 /* The values that are not reached fail, now and later. */
@@ -2820,14 +2845,16 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
     gpusync__alarm(&t->target, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
     gpusync__write_later(t, after);
     /* Signals that Metal does not have, and of settled work: there is nothing to raise any more. */
-    for (gpusync__entry *e = t->promised.next, *next; e != &t->promised; e = next) {
-        next = e->next;
-        if (e->work->state == GPUSYNC__HELD) /* for the order of values, perhaps */
-            gpusync__stir(e->work);
-        if (gpusync__is_unsent(e->work) || e->work->state == GPUSYNC__SETTLED)
-            gpusync__withdraw(gpusync__link_of(e), after);
+    for (gpusync__node *n = t->promised.next, *next; n != &t->promised; n = next) {
+        gpusync__link *link = gpusync__link_at(&t->promised, n);
+        next = n->next;
+        if (link->work->state == GPUSYNC__HELD) /* for the order of values, perhaps */
+            gpusync__stir(link->work, after);
+        if (gpusync__is_unsent(link->work) || link->work->state == GPUSYNC__SETTLED)
+            gpusync__withdraw(link, after);
     }
-    gpusync__wake(&t->target.entries, UINT64_MAX, after);
+    gpusync__rise(&t->expecting, UINT64_MAX, after);
+    gpusync__rise(&t->target.waiting, UINT64_MAX, after);
 }
 
 /* ------------------------------------------------------------------------------- >>settle --
@@ -2851,21 +2878,22 @@ static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
     gpusync__append(t->device, &t->gone, after);
 }
 
-/* Passes the work at the front that has settled: of that with tickets, or of the UNORDERED. `completed` follows, or
-   `ended`, unless they are frozen. */
-static void gpusync__publish(gpusync_queue *q, bool unordered)
+/* The first work with a ticket that has not settled, or NULL. */
+static gpusync__work *gpusync__first(const gpusync_queue *q)
+{
+    return gpusync__work_at(&q->line, q->line.next);
+}
+
+/* `completed` and `ended` follow the work that has settled, unless they are frozen. */
+static void gpusync__publish(gpusync_queue *q, bool unordered, gpusync__after *after)
 {
     gpusync__head *head = &q->target.head;
-    gpusync__work *w = q->front[unordered];
-    while (w && (w->state == GPUSYNC__SETTLED || w->unordered != unordered))
-        w = w->next;
-    q->front[unordered] = w;
-    uint64_t settled = w ? w->ticket - 1 : unordered ? head->submitted : head->committed;
-    q->settled[unordered] = settled;
+    const gpusync__node *ring = unordered ? &q->loose : &q->line;
+    uint64_t last = unordered ? head->submitted : head->committed;
+    uint64_t settled = ring->next == ring ? last : ring->next->number - 1;
     if (!q->frozen)
         GPUSYNC__STORE(unordered ? &head->ended : &head->completed, settled);
-    if (!unordered && w && w->state == GPUSYNC__ENDED) /* its turn to settle */
-        gpusync__stir(w);
+    gpusync__rise(unordered ? &q->rest : &q->target.waiting, settled, after);
 }
 
 /* -- failures */
@@ -2892,19 +2920,19 @@ static bool gpusync__sticks(const gpusync_queue *q)
    later ticket: they settle in their order. */
 static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
 {
-    return !w->unordered && !w->marker && w->ticket <= q->stuck_to;
+    return !w->unordered && !w->marker && w->place.number <= q->stuck_to;
 }
 
 /* Has a failure stick to its queue: see gpusync_queue_clear_failure. */
 static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
 {
-    if (!q->sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED || w->ticket <= q->stuck_to)
+    if (!q->sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED || w->place.number <= q->stuck_to)
         return;
     q->stuck = *error;
     q->stuck_to = UINT64_MAX;
-    gpusync__rouse_all(&q->rooms, after);
+    gpusync__rouse_all(&q->rooms, true, after);
     gpusync__alarm(&q->target, GPUSYNC__STUCK);
-    gpusync__stir_held(q);
+    gpusync__stir_held(q, after);
 }
 
 /* Fails the timelines that failed work was to signal. One that is order_only gets the value all the same, unless the
@@ -2912,7 +2940,7 @@ static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusy
 static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next) {
-        if (!link->signal || !link->entry.next)
+        if (!link->signal || !link->node.next)
             continue; /* an overtaken signal fails its work, and not the timeline that overtook it */
         gpusync_timeline *t = gpusync__timeline_of(link->target);
         if (!t->order_only || w->unknown)
@@ -2929,7 +2957,7 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
     if (w->result != GPUSYNC_OK) {
         gpusync__describe(w, &error);
     } else {
-        while (link && (link->signal || gpusync__stands(link->target, link->entry.number, &error) != GPUSYNC__BADLY))
+        while (link && (link->signal || gpusync__stands(link->target, link->node.number, &error) != GPUSYNC__BADLY))
             link = link->next;
         if (!link)
             error = q->stuck;
@@ -2952,15 +2980,24 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
 
 /* -- settling */
 
+/* What work waits for has come, or has failed. */
+static void gpusync__link_came(gpusync__node *node, gpusync__after *after)
+{
+    gpusync__stir(((gpusync__link *)(void *)node)->work, after);
+}
+
 /* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
    when one of them is, or has failed. */
 static int gpusync__list_waits(gpusync__work *w, gpusync__after *after)
 {
     int outcome = GPUSYNC__WELL;
     for (gpusync__link *link = w->links; link; link = link->next) {
-        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->entry.number, NULL);
+        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->node.number, NULL);
         if (stands == GPUSYNC__NOT_YET)
-            gpusync__list(link->target, &link->entry, after);
+            gpusync__list(link->target,
+                          w->state <= GPUSYNC__HELD && link->encoded ? &gpusync__timeline_of(link->target)->expecting
+                                                                     : &link->target->waiting,
+                          &link->node, after);
         if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
             outcome = stands;
     }
@@ -2980,34 +3017,17 @@ static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *
 /* Passes the signals of settled work on to their timelines, and takes its waits off. */
 static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
 {
-    w->listed++; /* UNORDERED work may go with its last signal, but not before gpusync__settle is through with it */
     for (gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
         if (!link->signal) {
-            gpusync__unlist(&link->entry);
+            gpusync__unlist(&link->node);
         } else if (t->target.alert & GPUSYNC__FAILED) {
             gpusync__withdraw(link, after);
             gpusync__write_again(t, after);
-        } else if (link->entry.next) {
+        } else if (link->node.next) {
             gpusync__reach(t, 0, after);
         }
     }
-    w->listed--;
-}
-
-/* Has the end of work traced, behind those before it. */
-GPUSYNC__APART void gpusync__trace_later(gpusync__work *w, gpusync__after *after)
-{
-    if (w->queue == &w->queue->target.device->blocks)
-        return;
-    gpusync__work *last = after->settled;
-    GPUSYNC__ADD(&w->refs, 1);
-    w->since_ns = gpusync_now_ns();
-    w->next_traced = last ? last->next_traced : w;
-    if (last)
-        last->next_traced = w;
-    after->settled = w;
-    after->more = true;
 }
 
 /* Tells of the times. All are noted. */
@@ -3019,15 +3039,14 @@ static inline void gpusync__show_times(const gpusync__work *w, gpusync__info *in
 
 /* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
    a thread that sees the end finds the failure. */
-static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
-    bool front = q->front[w->unordered] == w;
-    int outcome = w->unordered || front ? gpusync__outcome(q, w, after) : GPUSYNC__NOT_YET;
+    gpusync__info *info = &q->infos[w->place.number % GPUSYNC__INFOS];
+    int outcome = gpusync__outcome(q, w, after);
     if (outcome == GPUSYNC__NOT_YET)
-        return;
+        return false;
     if (!w->unordered) {
-        info->ticket = w->ticket;
+        info->ticket = w->place.number;
         info->gpu_start = info->gpu_end = 0;
         info->failed = outcome == GPUSYNC__BADLY;
         if (gpusync__has_times(w))
@@ -3037,24 +3056,51 @@ static void gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         gpusync__settle_badly(q, w, after);
     w->state = GPUSYNC__SETTLED;
     q->stats.completions++;
-    if (gpusync__traces(q->target.device))
-        gpusync__trace_later(w, after);
     if (w->links)
         gpusync__pass_links(w, after);
+    if (gpusync__traces(q->target.device) && q != &q->target.device->blocks) {
+        GPUSYNC__ADD(&w->refs, 1);
+        w->since_ns = gpusync_now_ns();
+        w->tell.run = gpusync__tell;
+        gpusync__later(after, &w->tell);
+    }
     if (w->on_complete) {
-        w->on_complete->entry.number = (uint64_t)gpusync__ticket_of(w);
+        w->on_complete->node.number = (uint64_t)gpusync__ticket_of(w);
         gpusync__append(q->target.device, w->on_complete, after);
         w->on_complete = NULL;
     }
-    if (front)
-        gpusync__publish(q, w->unordered);
-    if (w->unordered)
-        gpusync__take_some(&q->target.entries, UINT64_MAX, UINT64_MAX, GPUSYNC__SLEEPERS, after);
-    else
-        gpusync__wake(&q->target.entries, w->ticket, after);
+    gpusync__unlist(&w->stirring); /* the timelines that it failed may be those that it waited for */
+    gpusync__unlist(&w->place);
+    if (w->running || w->listed)
+        gpusync__insert(&q->late, &w->place);
+    gpusync__publish(q, w->unordered, after);
+    if (w->turn.next) /* Metal has not made the signals yet */
+        gpusync__arm_later(q->passed, after);
     if (q->target.later)
         gpusync__tell_gone(&q->target, after);
-    gpusync__leave(q, w, after);
+    gpusync__bury(w, after);
+    return true;
+}
+
+/* Settles what has ended, as far as that may be now. */
+static void gpusync__settle_all(gpusync_queue *q, gpusync__after *after)
+{
+    gpusync__work *w;
+    while ((w = gpusync__first(q)) != NULL && w->state == GPUSYNC__ENDED && gpusync__settle(q, w, after)) {}
+    while (q->over.next != &q->over) {
+        w = GPUSYNC__OF(gpusync__work, stirring, q->over.next);
+        gpusync__unlist(&w->stirring);
+        gpusync__settle(q, w, after);
+    }
+}
+
+/* Settles, before the unlock, all that a change has let settle. */
+static void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
+{
+    for (gpusync__node *n; (n = dev->moved.next) != &dev->moved;) {
+        gpusync__unlist(n);
+        gpusync__settle_all(GPUSYNC__OF(gpusync_queue, moved, n), after);
+    }
 }
 
 /* -- room, and the end of work */
@@ -3089,10 +3135,10 @@ static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *af
 {
     gpusync_queue *q = w->queue;
     q->room -= w->room;
-    for (gpusync__entry *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
+    for (gpusync__node *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
         q->room++;
         e->number = 1;
-        gpusync__rouse(e->sleeper, after);
+        e->fire(e, after);
     }
 }
 
@@ -3126,37 +3172,38 @@ static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *
    and >>send sends it. */
 
 /* Work is HELD no more: the ordered work that is held behind it is judged. */
-static void gpusync__unhold(gpusync_queue *q, gpusync__work *w)
+static void gpusync__unhold(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     q->held_count--;
-    gpusync__unlist(&w->place);
+    gpusync__unlist(&w->stirring);
     if (q->held != w)
         return;
     do
-        q->held = q->held->next;
-    while (q->held && (q->held->unordered || q->held->state != GPUSYNC__HELD)); /* a marker is not held */
+        q->held = gpusync__work_at(&q->line, q->held->place.next);
+    while (q->held && q->held->state != GPUSYNC__HELD); /* a marker is not held */
     if (q->held)
-        gpusync__stir(q->held);
+        gpusync__stir(q->held, after);
 }
 
 /* Ends work that will never run, or whose end nothing tells. */
 static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
 {
     if (w->state == GPUSYNC__HELD) {
-        gpusync__unhold(w->queue, w);
+        gpusync__unhold(w->queue, w, after);
         w->unsent = true; /* before gpusync__end, which leaves its room to its memory then */
     }
     w->unknown = w->state == GPUSYNC__SENT;
     gpusync__end(w, 0, after);
-    gpusync__stir(w);
+    gpusync__stir(w, after);
 }
 
-/* The next lower signal of other work, or the head of the ring. The link is on the ring of its timeline. */
-static const gpusync__entry *gpusync__lower(const gpusync__work *w, const gpusync__link *link)
+/* The next lower signal of other work, or NULL. The link is on the ring of its timeline. */
+static const gpusync__link *gpusync__lower(const gpusync__work *w, const gpusync__link *link)
 {
-    const gpusync__entry *lower = link->entry.prev;
-    while (lower->work == w)
-        lower = lower->prev;
+    const gpusync__node *ring = &gpusync__timeline_of(link->target)->promised;
+    const gpusync__link *lower = gpusync__link_at(ring, link->node.prev);
+    while (lower && lower->work == w)
+        lower = gpusync__link_at(ring, lower->node.prev);
     return lower;
 }
 
@@ -3166,41 +3213,41 @@ static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
     link->behind = 0;
-    if (!link->entry.next) /* the timeline has failed */
+    if (!link->node.next) /* the timeline has failed */
         return true;
-    const gpusync__entry *lower = gpusync__lower(w, link);
+    const gpusync__link *lower = gpusync__lower(w, link);
+    if (!lower)
+        return true;
     const gpusync__work *other = lower->work;
-    if (!other)
-        return true;
     if (gpusync__is_unsent(other))
         return false;
     for (const gpusync__link *wait = w->links; wait != link; wait = wait->next)
-        if (!wait->signal && wait->target == link->target && wait->entry.number >= lower->number) {
-            link->behind = w->submitted && link->encoded ? lower->number : 0; /* its wait is in another buffer */
+        if (!wait->signal && wait->target == link->target && wait->node.number >= lower->node.number) {
+            link->behind = w->submitted && link->encoded ? lower->node.number : 0; /* its wait is in another buffer */
             return true;
         }
     bool in_turn = !w->unordered && !other->unordered && other->queue == w->queue;
     if (!link->encoded || !in_turn) /* the host makes it in the work's turn */
         return in_turn;
     if (!w->queue->metal4) /* whose operations are in order */
-        link->behind = lower->number;
+        link->behind = lower->node.number;
     /* The GPU waits for the lower value first, if the host ends this wait though the other work fails. */
-    return gpusync__link_of(lower)->encoded && (!link->behind || !t->imported || t->order_only);
+    return lower->encoded && (!link->behind || !t->imported || t->order_only);
 }
 
 /* Whether the host need not hold the work for this wait. */
 static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    int stands = gpusync__stands(link->target, link->entry.number, NULL);
+    int stands = gpusync__stands(link->target, link->node.number, NULL);
     if (stands != GPUSYNC__NOT_YET || link->target->kind == GPUSYNC__QUEUE)
         return stands;
-    if (link->encoded && (t->outside || t->coming >= link->entry.number))
+    if (link->encoded && (t->outside || t->coming >= link->node.number))
         return GPUSYNC__WELL;
-    const gpusync__entry *top = t->promised.prev;
-    while (top->work == w) /* its own signals come behind its waits */
+    const gpusync__node *top = t->promised.prev;                                  /* the head has the number 0 */
+    while (top != &t->promised && gpusync__link_at(&t->promised, top)->work == w) /* its own come behind its waits */
         top = top->prev;
-    bool comes = t->outside || link->entry.number <= t->sent || link->entry.number <= top->number;
+    bool comes = t->outside || link->node.number <= t->sent || link->node.number <= top->number;
     if (comes || !(t->target.alert & GPUSYNC__CLOSED))
         return GPUSYNC__NOT_YET;
     gpusync__doom(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
@@ -3215,7 +3262,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->target.alert & GPUSYNC__LOST)
         gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
-    if (w->result != GPUSYNC_OK || (gpusync__sticks(q) && !w->unordered))
+    if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
         return GPUSYNC__BADLY;
     for (const gpusync__link *link = w->links; link; link = link->next) {
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
@@ -3232,56 +3279,41 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
     return result;
 }
 
-/* Judges held work again. An ordered one goes only as the first. Work that may go is sent when the thread has unlocked,
-   and judged once more then. */
-static void gpusync__rejudge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+/* The first held work that may go to Metal now, or NULL; what never may ends. One with a ticket goes only as the first.
+   Under the order lock, too. */
+static gpusync__work *gpusync__next_ready(gpusync_queue *q, gpusync__after *after)
 {
-    bool first = w->unordered || q->held == w;
-    gpusync__unlist(&w->place);
-    int may = first ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
-    if (may == GPUSYNC__BADLY)
-        gpusync__give_up(w, after);
-    if (may != GPUSYNC__WELL)
-        return;
-    gpusync__put(q->ready.prev, &w->place);
-    if (q->goes)
-        return;
-    q->goes = true;
-    gpusync__keep(&q->target);
-    q->next_go = after->go;
-    after->go = q;
-    after->more = true;
+    for (bool ordered = true;;) {
+        gpusync__work *w = ordered && q->held           ? q->held
+                           : q->ready.next != &q->ready ? GPUSYNC__OF(gpusync__work, stirring, q->ready.next)
+                                                        : NULL;
+        if (!w)
+            return NULL;
+        gpusync__unlist(&w->stirring);
+        int may = gpusync__judge(q, w, after);
+        if (may == GPUSYNC__WELL)
+            return w;
+        if (may == GPUSYNC__BADLY)
+            gpusync__give_up(w, after);
+        ordered &= w->unordered; /* what has ended settles first: its failure may stick */
+    }
 }
 
-/* Stirred work that is not judged: a queue of Metal 4 has made its signals (or it was HELD, and has gone on). They may
-   have come late: behind a failure, a higher value, or another queue's signal that is not reached yet, which is
-   `crossed` then. */
-static void gpusync__signalled(gpusync__work *w, gpusync__after *after)
+/* A queue of Metal 4 has made the signals of work. They may have come late: behind a failure, a higher value, or another
+   queue's signal that is not reached yet, which is `crossed` then. */
+static void gpusync__signalled(gpusync__node *node, gpusync__after *after)
 {
+    gpusync__work *w = GPUSYNC__OF(gpusync__work, turn, node);
     for (const gpusync__link *link = w->links; link; link = link->next) {
         gpusync_timeline *t = gpusync__timeline_of(link->target);
         if (!link->signal || !link->encoded)
             continue;
-        const gpusync__entry *lowest = gpusync__lowest_sent(t);
-        if (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->entry.number ||
+        const gpusync__link *lowest = gpusync__lowest_sent(t);
+        if (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->node.number ||
             (lowest && lowest->work->queue != w->queue))
             gpusync__write_again(t, after);
     }
-    gpusync__leave(w->queue, w, after);
-}
-
-/* Judges stirred work until nothing moves any more: the whole of what one change brings about. */
-static __attribute__((__noinline__)) void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
-{
-    for (gpusync__work *w; (w = dev->stirred.next->work) != NULL;) {
-        gpusync__unlist(&w->stirring);
-        if (w->state == GPUSYNC__HELD)
-            gpusync__rejudge(w->queue, w, after);
-        else if (w->state == GPUSYNC__ENDED)
-            gpusync__settle(w->queue, w, after);
-        else
-            gpusync__signalled(w, after);
-    }
+    gpusync__bury(w, after);
 }
 
 /* The device is lost: held work, everywhere, is judged, and ends; waits for room end. */
@@ -3294,16 +3326,16 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     dev->loss.result = GPUSYNC_ERROR_DEVICE_LOST;
     dev->loss.encoder[0] = '\0';
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
-    after->loses = dev->log != NULL;
-    after->more = true;
+    if (dev->log)
+        gpusync__later(after, &dev->loses);
     if (dev->on_lost.lost && (dev->objects || !dev->ends))
         gpusync__append(dev, &dev->on_lost, after);
     for (gpusync__target *t = dev->targets; t; t = t->next) {
         gpusync__alarm(t, GPUSYNC__LOST);
         if (t->kind != GPUSYNC__QUEUE)
             continue;
-        gpusync__stir_held(gpusync__queue_of(t));
-        gpusync__rouse_all(&gpusync__queue_of(t)->rooms, after);
+        gpusync__stir_held(gpusync__queue_of(t), after);
+        gpusync__rouse_all(&gpusync__queue_of(t)->rooms, true, after);
     }
 }
 
@@ -3380,25 +3412,24 @@ static void gpusync__encode_signal(void *buffer, const gpusync__link *link)
     if (link->behind)
         gpusync__encode_wait(buffer, link, link->behind);
     GPUSYNC__WITH(void, void *, uint64_t)
-    (buffer, gpusync__sel.encodeSignalEvent, t->event, link->entry.number + t->base);
+    (buffer, gpusync__sel.encodeSignalEvent, t->event, link->node.number + t->base);
 }
 
 /* Metal is about to have the signal: waits on the GPU, and higher signals, may go. */
 static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 {
     gpusync_timeline *t = gpusync__timeline_of(link->target);
-    uint64_t number = link->entry.number;
+    uint64_t number = link->node.number;
     t->sent = number;
-    gpusync__stir_above(link);
+    gpusync__stir_above(link, after);
     if (!link->encoded)
         return;
     link->crossed = t->dirty; /* a thread may be about to write a lower value */
-    if (t->target.entries.next != &t->target.entries)
-        gpusync__take_some(&t->target.entries, t->coming + 1, number, GPUSYNC__WORKS, after);
     t->coming = number;
+    gpusync__rise(&t->expecting, number, after);
 }
 
-/* Has work with signals stay until a queue of Metal 4 has made them: gpusync__leave. */
+/* Has work with signals stay until a queue of Metal 4 has made them: it uses their events, and the queue. */
 GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__work *w)
 {
     const gpusync__link *link = w->links;
@@ -3407,7 +3438,9 @@ GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__wor
     if (!link)
         return;
     w->turn.number = ++q->passed->sent; /* UNORDERED work is not sent in the order of tickets */
-    gpusync__insert(&q->passed->target.entries, &w->turn);
+    w->turn.fire = gpusync__signalled;
+    GPUSYNC__ADD(&w->refs, 1);
+    gpusync__insert(&q->passed->target.waiting, &w->turn);
 }
 
 /* The waits of work that turns SENT are over for the host, and its signals are sent. */
@@ -3415,13 +3448,13 @@ static __attribute__((__noinline__)) void gpusync__send_links(gpusync_queue *q, 
 {
     for (gpusync__link *link = w->links; link; link = link->next) {
         if (!link->signal)
-            gpusync__unlist(&link->entry);
-        else if (link->entry.next)
+            gpusync__unlist(&link->node);
+        else if (link->node.next)
             gpusync__send_signal(link, after);
         else
             link->encoded = false; /* its timeline has failed */
         if (link->target->kind == GPUSYNC__QUEUE)
-            link->entry.number = 0; /* the ticket has ended well, and newer ones may push its record out */
+            link->node.number = 0; /* the ticket has ended well, and newer ones may push its record out */
     }
     if (q->metal4)
         gpusync__keep_until_signalled(q, w);
@@ -3431,7 +3464,7 @@ static __attribute__((__noinline__)) void gpusync__send_links(gpusync_queue *q, 
 static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     if (w->state == GPUSYNC__HELD)
-        gpusync__unhold(q, w);
+        gpusync__unhold(q, w, after);
     w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
     w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
     q->sent_count++;
@@ -3440,7 +3473,7 @@ static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync_
     if (w->running)
         return;
     gpusync__end(w, 0, after);
-    gpusync__stir(w); /* nothing settles under an order lock */
+    gpusync__stir(w, after); /* nothing settles under an order lock */
 }
 
 /* Has a queue of Metal 4 wait for, or signal, a value of an event, behind what it has. */
@@ -3467,13 +3500,13 @@ GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
     uint64_t turn = w->turn.next ? w->turn.number : 0; /* 0: no signals */
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->encoded && !link->signal)
-            gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->target), link->entry.number);
+            gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->target), link->node.number);
     gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, &h);
     GPUSYNC__WITH(void, void *const *, unsigned long, void *)
     (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
     for (const gpusync__link *link = turn ? w->links : NULL; link; link = link->next)
         if (link->encoded && link->signal)
-            gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->entry.number);
+            gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->node.number);
     if (turn)
         gpusync__operate(q, gpusync__sel.signalEvent, q->passed, turn);
 }
@@ -3492,31 +3525,6 @@ static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
         gpusync__send_one(dev, w, i);
 }
 
-/* Sends the first held work on the list `ready` that may still go, and returns it with a reference: its command buffers
-   live until [commit] has returned. NULL: there was none. Under the order lock. */
-static gpusync__work *gpusync__issue_one(gpusync_queue *q, uint64_t now, gpusync__after *after)
-{
-    gpusync_device *dev = q->target.device;
-    int may = GPUSYNC__NOT_YET;
-    gpusync__lock(dev);
-    gpusync__work *w;
-    while ((w = q->ready.next->work) != NULL && (may = gpusync__judge(q, w, after)) != GPUSYNC__WELL) {
-        gpusync__unlist(&w->place);
-        if (may == GPUSYNC__BADLY)
-            gpusync__give_up(w, after);
-    }
-    if (w) {
-        GPUSYNC__ADD(&w->refs, 1);
-        w->since_ns = now;
-        gpusync__set_out(q, w, after);
-    }
-    bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers has ended already */
-    gpusync__unlock(dev);
-    if (sends)
-        gpusync__send_work(dev, w);
-    return w;
-}
-
 /* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
    `missed` after its unlock: both write first, and then read what the other wrote. That the look does not come before
    the unlock is more than a release promises in C. os_unfair_lock unlocks with an exchange (Apple's libplatform,
@@ -3529,19 +3537,39 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
     while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
         GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
         uint64_t now = gpusync_now_ns();
-        gpusync__work *sent = gpusync__issue_one(q, now, after);
-        gpusync__mutex_unlock(&q->order);
         gpusync__lock(dev);
-        gpusync__go_on(dev, after); /* which may have made the next ready */
+        gpusync__work *w = gpusync__next_ready(q, after);
+        if (w) {
+            GPUSYNC__ADD(&w->refs, 1); /* its command buffers live until [commit] has returned */
+            w->since_ns = now;
+            gpusync__set_out(q, w, after);
+        }
+        bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers has ended already */
+        bool moves = dev->moved.next != &dev->moved;
         gpusync__unlock(dev);
-        if (!sent)
+        if (sends)
+            gpusync__send_work(dev, w);
+        gpusync__mutex_unlock(&q->order);
+        if (moves) { /* nothing settles under an order lock */
+            gpusync__lock(dev);
+            gpusync__go_on(dev, after);
+            gpusync__unlock(dev);
+        }
+        if (!w)
             continue;
-        if (gpusync__traces(dev) && !sent->unsent && sent->count)
-            gpusync__trace_work(GPUSYNC_TRACE_SENT, sent, now);
+        if (gpusync__traces(dev) && sends)
+            gpusync__trace_work(GPUSYNC_TRACE_SENT, w, now);
         GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
-        gpusync__work_unref(sent);
+        gpusync__work_unref(w);
     }
     gpusync__pool_pop(pool);
+}
+
+static void gpusync__issue_job(gpusync__job *job, gpusync__after *after)
+{
+    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, issue, job);
+    gpusync__issue(q, after);
+    gpusync__unref(&q->target);
 }
 
 /* ------------------------------------------------------------------------------- >>events --
@@ -3566,18 +3594,19 @@ static uint64_t gpusync__event_value(const gpusync_timeline *t)
 }
 
 /* Writes the value of a timeline to its event, if it is higher, until it has not changed meanwhile. */
-static void gpusync__write_event(gpusync_device *dev, gpusync__after *after)
+static void gpusync__write_event(gpusync__job *job, gpusync__after *after)
 {
-    gpusync_timeline *t = after->dirty;
+    gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, write, job);
+    gpusync_device *dev = t->target.device;
+    (void)after;
     void *pool = gpusync__pool_push();
     gpusync__lock(dev);
-    after->dirty = t->next_dirty;
     for (uint64_t value = 0; t->again || value != gpusync__event_value(t);) {
-        gpusync__entry *lowest = gpusync__lowest_sent(t);
+        gpusync__link *lowest = gpusync__lowest_sent(t);
         t->again = false;
         value = gpusync__event_value(t);
         if (lowest)
-            gpusync__link_of(lowest)->crossed = true;
+            lowest->crossed = true;
         gpusync__unlock(dev);
         if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
             GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
@@ -3610,13 +3639,13 @@ static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
     if (value <= GPUSYNC__LOAD(&t->target.head.completed))
         return raw;
     gpusync__lock(dev);
-    const gpusync__entry *e = gpusync__lowest_sent(t);
+    const gpusync__link *own = gpusync__lowest_sent(t);
     if (raw == GPUSYNC__FAILED_VALUE) {
         gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION,
                            "other code has set the event to UINT64_MAX, which means failure");
         gpusync__fail(t, &error, after);
     } else {
-        value = e && value >= e->number ? e->number - 1 : value;
+        value = own && value >= own->node.number ? own->node.number - 1 : value;
         gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
     }
     gpusync__go_on(dev, after);
@@ -3671,20 +3700,17 @@ static void gpusync__event_rose(void *block, void *event)
 /* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
    lower one, or the event shows the value and is not believed yet: gpusync__withdraw has it read then. What waits was
    listed before. The event is read once more after Metal was asked: it may have risen in between. */
-static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
+static void gpusync__arm(gpusync__job *job, gpusync__after *after)
 {
-    gpusync_timeline *t = after->arms;
-    gpusync__lock(dev);
-    after->arms = t->next_arms;
-    t->arms = false; /* before the event is read: what is withdrawn from here on has it read again */
-    gpusync__unlock(dev);
+    gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, arm, job);
+    gpusync_device *dev = t->target.device;
     uint64_t shown = gpusync__read_event(t, after);
     gpusync__lock(dev);
-    const gpusync__entry *e = t->target.entries.next;
-    while (e != &t->target.entries && !e->number)
+    const gpusync__node *e = t->target.waiting.next;
+    while (e != &t->target.waiting && !e->number)
         e = e->next;
     uint64_t value = e->number;
-    bool waits = e != &t->target.entries && shown < value;
+    bool waits = e != &t->target.waiting && shown < value;
     bool needed = waits && t->listener && (!t->armed || value < t->armed) &&
                   GPUSYNC__LOAD_SEQ(&t->listening->refs) < GPUSYNC__BLOCKS;
     if (needed)
@@ -3705,9 +3731,6 @@ static void gpusync__arm(gpusync_device *dev, gpusync__after *after)
 /* -------------------------------------------------------------------------------- >>after --
    What a thread does when it has unlocked the device: unparks come first, before anything that may take time. */
 
-static void gpusync__ask_for_calls(gpusync_device *dev);
-static void gpusync__watch_soon(gpusync_device *dev);
-
 /* Unparks one sleeper. `woken` is cleared first: from then on the sleeper may list itself, and be taken again. The last
    access is to `taken`: the sleeper's frame may go then. */
 static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after)
@@ -3719,49 +3742,23 @@ static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after
     GPUSYNC__SUB(&s->taken, 1);
 }
 
-/* Sends held work of one queue. */
-static void gpusync__send_ready(gpusync_device *dev, gpusync__after *after)
-{
-    gpusync_queue *q = after->go;
-    gpusync__lock(dev);
-    after->go = q->next_go;
-    q->goes = false;
-    gpusync__unlock(dev);
-    gpusync__issue(q, after);
-    gpusync__unref(&q->target);
-}
-
-/* Does what stands in `after`, but for `dead`, and what that adds. */
+/* Runs the jobs, and what these add. Unparks come first, before anything that may take time. */
 static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev, gpusync__after *after)
 {
     for (bool more = true; more;) {
-        if (after->woken)
+        gpusync__job *job = after->jobs;
+        if (after->woken) {
             gpusync__unpark_one(dev, after);
-        else if (after->dirty)
-            gpusync__write_event(dev, after);
-        else if (after->arms)
-            gpusync__arm(dev, after);
-        else if (after->go)
-            gpusync__send_ready(dev, after);
-        else
+        } else if (job) {
+            after->jobs = job->next;
+            GPUSYNC__STORE(&job->listed, false);
+            job->run(job, after);
+        } else {
             more = false;
-    }
-    for (gpusync__work *last; (last = after->settled) != NULL;) {
-        gpusync__work *w = last->next_traced;
-        last->next_traced = w->next_traced;
-        if (w == last)
-            after->settled = NULL;
-        gpusync__trace_work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
-        gpusync__work_unref(w);
+        }
     }
     if (after->failed)
         gpusync__log_failure(after->failed);
-    if (after->loses)
-        gpusync__log_loss(dev);
-    if (after->calls)
-        gpusync__ask_for_calls(dev);
-    if (after->watches)
-        gpusync__watch_soon(dev);
 }
 
 /* Gives the room back of work that never ran. No lock is held. */
@@ -3773,22 +3770,22 @@ GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
     gpusync__finish(w->queue->target.device, &after);
 }
 
-/* Ends a change: goes on with all that it has let go, unlocks the device, and does what is left to do then. What the
-   change has ended may be the last that another thread waited for, so that the device goes meanwhile. */
+/* Ends a change: settles what it has let settle, unlocks the device, and does what is left to do then. What the change has ended may be the last that
+   another thread waited for, so that the device goes meanwhile. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
-    if (dev->stirred.next != &dev->stirred)
-        gpusync__go_on(dev, after);
-    if (after->more)
+    gpusync__go_on(dev, after);
+    bool more = after->woken || after->jobs || after->failed || after->dead;
+    if (more)
         GPUSYNC__ADD(&dev->refs, 1);
     gpusync__unlock(dev);
-    if (after->more) {
-        gpusync__work_off(dev, after);
-        gpusync__device_unref(dev);
-        for (gpusync__work *w; (w = after->dead) != NULL;) { /* last: the end of an object may call gpusync */
-            after->dead = w->next_dead;
-            gpusync__work_free(w);
-        }
+    if (!more)
+        return;
+    gpusync__work_off(dev, after);
+    gpusync__device_unref(dev);
+    for (gpusync__work *w; (w = after->dead) != NULL;) { /* last: the end of an object may call gpusync */
+        after->dead = w->tell.next ? GPUSYNC__OF(gpusync__work, tell, w->tell.next) : NULL;
+        gpusync__work_free(w);
     }
 }
 
@@ -3821,7 +3818,6 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
         w->failure = told.failure;
         w->error = error;
         after->failed = dev->log ? w : NULL;
-        after->more = true;
     }
     if (told.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || told.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
         gpusync__lose(dev, &told, now, after);
@@ -3845,7 +3841,7 @@ static bool gpusync__was_cut(const gpusync__work *w)
     for (const gpusync__link *link = w->queue->metal4 ? w->links : NULL; link; link = link->next) {
         const gpusync_timeline *t = gpusync__timeline_of(link->target);
         if (link->encoded && !link->signal &&
-            GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < link->entry.number + t->base)
+            GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < link->node.number + t->base)
             return true;
     }
     return false;
@@ -3866,13 +3862,21 @@ static inline void gpusync__read_end(gpusync__work *w, void *source, gpusync__af
         gpusync__failed(w, w->buffers[0], after);
 }
 
+/* The command buffers of the work are over. */
+static inline void gpusync__over(gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    gpusync__end(w, now, after);
+    if (w->unordered)
+        gpusync__settle(w->queue, w, after);
+    else
+        gpusync__settle_all(w->queue, after);
+}
+
 /* Ends the work if it runs no more, and no handler was lost. */
 static inline void gpusync__end_if_over(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
 {
-    if (w->state != GPUSYNC__SENT || running || w->deaf)
-        return;
-    gpusync__end(w, now, after);
-    gpusync__settle(w->queue, w, after);
+    if (w->state == GPUSYNC__SENT && !running && !w->deaf)
+        gpusync__over(w, now, after);
 }
 
 /* Ends the work before its last handler reads when the GPU ran, which may take long: other threads wait for the end. */
@@ -3889,17 +3893,15 @@ GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
 static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
-    bool settled = w->state == GPUSYNC__SETTLED; /* before this: else gpusync__settle tells the times, and it leaves */
+    bool settled = w->state == GPUSYNC__SETTLED; /* before this: else gpusync__settle tells the times */
     gpusync__end_if_over(w, --w->running, now, after);
     if (w->running || !settled)
         return;
-    gpusync__info *info = &q->infos[w->ticket % GPUSYNC__INFOS];
-    if (!w->unordered && !w->deaf && info->ticket == w->ticket)
+    gpusync__info *info = &q->infos[w->place.number % GPUSYNC__INFOS];
+    if (!w->unordered && !w->deaf && info->ticket == w->place.number)
         gpusync__show_times(w, info);
-    uint64_t number = w->unordered ? UINT64_MAX : w->ticket;
-    if (q->target.entries.next != &q->target.entries)
-        gpusync__take_some(&q->target.entries, number, number, GPUSYNC__SLEEPERS, after); /* waits for handlers */
-    gpusync__leave(q, w, after);
+    gpusync__forget(w);
+    gpusync__rise(w->unordered ? &q->rest : &q->target.waiting, w->place.number, after); /* waits for handlers */
 }
 
 /* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
@@ -3990,9 +3992,11 @@ static const gpusync__block_descriptor gpusync__raiser_descriptor = {
 static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t most,
                                          bool unordered)
 {
-    gpusync__work *w = last && last->state == GPUSYNC__SENT ? last->next : q->sent_count ? q->first : NULL;
-    while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->ticket > most)))
-        w = w->next;
+    if (!q->sent_count)
+        return NULL;
+    gpusync__work *w = gpusync__next(q, last && last->state == GPUSYNC__SENT ? last : NULL);
+    while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->place.number > most)))
+        w = gpusync__next(q, w);
     if (w)
         GPUSYNC__ADD(&w->refs, 1);
     return w;
@@ -4023,10 +4027,8 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
         if (gpusync__status(w->buffers[i]) == GPUSYNC__STATUS_ERROR)
             gpusync__failed(w, w->buffers[i], &after);
     gpusync__lock(dev);
-    if (w->state == GPUSYNC__SENT) {
-        gpusync__end(w, now, &after);
-        gpusync__settle(w->queue, w, &after);
-    }
+    if (w->state == GPUSYNC__SENT)
+        gpusync__over(w, now, &after);
     gpusync__finish(dev, &after);
     gpusync__work_unref(w);
 }
@@ -4040,7 +4042,7 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
     while (ordered || unordered) {
         gpusync__lock(q->target.device);
         gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
-        unordered = w && most == UINT64_MAX && q->front[true];
+        unordered = w && most == UINT64_MAX && q->loose.next != &q->loose;
         gpusync__unlock(q->target.device);
         if (w && gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
@@ -4084,8 +4086,10 @@ static void gpusync__abandon(gpusync_queue *q)
     gpusync__lock(dev);
     q->abandoned = true;
     q->frozen |= q->sent_count != 0;
-    for (gpusync__work *w = q->first; w; w = w->next) { /* none is held: see gpusync__shut */
+    for (gpusync__work *w = gpusync__next(q, NULL); w; w = gpusync__next(q, w)) {
         gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+        if (w->state == GPUSYNC__HELD) /* it is cancelled */
+            gpusync__judge(q, w, &after);
         if (w->state == GPUSYNC__SETTLED || w->unsent)
             continue;
         bool ended = w->state == GPUSYNC__ENDED;
@@ -4093,7 +4097,7 @@ static void gpusync__abandon(gpusync_queue *q)
                       ended ? "the queue was given up: the work has run, but not all that it waits for has come"
                             : "the queue was given up while Metal had the work: the GPU may still use its memory");
         if (ended)
-            gpusync__stir(w);
+            gpusync__stir(w, &after);
         else
             gpusync__give_up(w, &after);
     }
@@ -4202,9 +4206,9 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
 /* The first work that a goal covers of which a handler is to come. NULL: there is none. */
 static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
 {
-    const gpusync__work *w = q->first;
-    while (w && (!w->running || w->ticket > (w->unordered ? goal->unordered : goal->number)))
-        w = w->next;
+    const gpusync__work *w = gpusync__next(q, NULL);
+    while (w && (!w->running || w->place.number > (w->unordered ? goal->unordered : goal->number)))
+        w = gpusync__next(q, w);
     return w;
 }
 
@@ -4212,19 +4216,19 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
    buffers, and the last was opened a second ago, a wait without a limit is in vain. */
 static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
 {
-    gpusync__entry *e = &wait->goals->entry;
-    bool free = !e->next && !e->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
+    gpusync__node *n = &wait->goals->node;
+    bool free = !n->next && !n->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
-    if (free || e->number) { /* or a thread that gave room back has left the place to this one */
-        e->number = 0;
+    if (free || n->number) { /* or a thread that gave room back has left the place to this one */
+        n->number = 0;
         return GPUSYNC__WELL;
     }
     gpusync_result refused = gpusync__refuses(q, false);
-    const gpusync__work *last = q->open.prev->work;
+    const gpusync__work *last = gpusync__work_at(&q->open, q->open.prev);
     uint32_t open = 0;
-    for (const gpusync__entry *o = q->open.next; wait->patient && o->work; o = o->next)
+    for (const gpusync__node *o = q->open.next; wait->patient && o != &q->open; o = o->next)
         open++;
-    if (refused == GPUSYNC_OK && open == q->room && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+    if (refused == GPUSYNC_OK && open == q->room && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
         refused = GPUSYNC_ERROR_QUEUE_FULL;
     gpusync__explain(error, refused);
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
@@ -4337,8 +4341,8 @@ static void gpusync__look_at(const gpusync__goal *goal)
         return;
     gpusync__look_at_event(gpusync__timeline_of(t));
     gpusync__lock(t->device);
-    const gpusync__entry *e = gpusync__lowest_sent(gpusync__timeline_of(t));
-    gpusync_queue *sender = e ? e->work->queue : NULL;
+    const gpusync__link *lowest = gpusync__lowest_sent(gpusync__timeline_of(t));
+    gpusync_queue *sender = lowest ? lowest->work->queue : NULL;
     if (sender)
         gpusync__keep(&sender->target);
     gpusync__unlock(t->device);
@@ -4427,15 +4431,14 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
             continue;
         gpusync_queue *q = gpusync__queue_of(goal->target);
         const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
-        bool all = goal->kind == GPUSYNC__ALL && goal->target->head.completed >= goal->number;
-        goal->entry.sleeper = s;
-        goal->entry.number = w ? w->ticket : goal->number;
-        if (w ? w->unordered : all) /* behind all tickets stand those that wait for UNORDERED work */
-            goal->entry.number = UINT64_MAX;
+        bool rest = w ? w->unordered : goal->kind == GPUSYNC__ALL && goal->target->head.completed >= goal->number;
+        goal->sleeper = s;
+        goal->node.fire = gpusync__rouse;
+        goal->node.number = w ? w->place.number : rest ? goal->unordered : goal->number;
         if (goal->kind == GPUSYNC__ROOM)
-            gpusync__put(q->rooms.prev, &goal->entry);
+            gpusync__put(q->rooms.prev, &goal->node);
         else
-            gpusync__list(goal->target, &goal->entry, after);
+            gpusync__list(goal->target, rest ? &q->rest : &goal->target->waiting, &goal->node, after);
         enough = wait->how == GPUSYNC_WAIT_ALL;
     }
 }
@@ -4446,12 +4449,12 @@ static bool gpusync__prepare(gpusync__wait *wait, gpusync__sleeper *s, bool last
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(wait->device);
-    bool in_line = wait->goals->kind == GPUSYNC__ROOM && wait->goals->entry.next;
+    bool in_line = wait->goals->kind == GPUSYNC__ROOM && wait->goals->node.next;
     for (size_t i = 0; i < s->count && !in_line; i++)
-        gpusync__unlist(&s->goals[i].entry);
+        gpusync__unlist(&s->goals[i].node);
     bool over = gpusync__check(wait);
     if (in_line && (over || last))
-        gpusync__unlist(&s->goals->entry);
+        gpusync__unlist(&s->goals->node);
     if (!over && !last && !in_line && !GPUSYNC__LOAD_SEQ(&s->woken))
         gpusync__enlist(wait, s, &after);
     gpusync__finish(wait->device, &after);
@@ -4941,7 +4944,7 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, cons
     if (!t)
         return;
     gpusync__drop_all_open(t, after);
-    gpusync__take_some(&t->entries, 0, 0, GPUSYNC__SLEEPERS, after); /* a destroy */
+    gpusync__rise(&t->waiting, 0, after); /* a destroy */
 }
 
 /* Takes the first callback that is due, up to turn `last`, of one target or of any (NULL), for this thread to run.
@@ -4953,18 +4956,18 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
     uint64_t now = gpusync_now_ns();
     gpusync__lock(dev);
-    gpusync__entry *e = dev->due.next;
+    gpusync__node *n = dev->due.next;
     const gpusync__caller *busy = t ? NULL : dev->callers;
-    while (t && e != &dev->due && ((gpusync__callback *)(void *)e)->target != t)
-        e = e->next;
+    while (t && n != &dev->due && ((gpusync__callback *)(void *)n)->target != t)
+        n = n->next;
     while (busy && !busy->in_turn)
         busy = busy->next;
-    gpusync__callback *c = e == &dev->due ? NULL : (gpusync__callback *)(void *)e;
+    gpusync__callback *c = n == &dev->due ? NULL : (gpusync__callback *)(void *)n;
     if (c && (busy || c->turn > last || (c->target && gpusync__runs(c->target))))
         c = NULL;
     if (c) {
-        gpusync__unlist(e);
-        gpusync__caller_add(dev, c->target, e->number, self, !t, now);
+        gpusync__unlist(n);
+        gpusync__caller_add(dev, c->target, n->number, self, !t, now);
         if (c->ends && c->target)
             gpusync__object_gone(dev, &after);
     }
@@ -4989,6 +4992,8 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     else if (!c->lost)
         gpusync__device_unref(dev);
 }
+
+static void gpusync__ask_for_calls(gpusync_device *dev);
 
 /* Runs at most `max` of the callbacks of a target, or of any (NULL), that are due now. Returns how many ran. */
 static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, size_t max)
@@ -5042,6 +5047,14 @@ static void gpusync__ask_for_calls(gpusync_device *dev)
     }
 }
 
+static void gpusync__call(gpusync__job *job, gpusync__after *after)
+{
+    (void)after;
+    gpusync__ask_for_calls(GPUSYNC__OF(gpusync_device, call, job));
+}
+
+static void gpusync__watch_soon(gpusync__job *job, gpusync__after *after);
+
 /* On the dispatch queue, a second later: looks while callbacks are owed, or an object is destroyed later, since the
    program may make no call that looks. The timer has no reference, so that a destroy need not wait for it. */
 static void gpusync__watch(void *context)
@@ -5063,12 +5076,14 @@ static void gpusync__watch(void *context)
     dev->watched = owes;
     gpusync__unlock(dev);
     if (owes)
-        gpusync__watch_soon(dev);
+        gpusync__watch_soon(&dev->watch, NULL);
     gpusync__device_unref(dev);
 }
 
-static void gpusync__watch_soon(gpusync_device *dev)
+static void gpusync__watch_soon(gpusync__job *job, gpusync__after *after)
 {
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, watch, job);
+    (void)after;
     gpusync__dispatch_after(gpusync__dispatch_time(0, GPUSYNC__IDLE_NS), dev->callback_queue, dev, gpusync__watch);
 }
 
@@ -5094,13 +5109,14 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, siz
 static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t number, gpusync__after *after)
 {
     c->target = t;
-    c->entry.number = number;
+    c->node.number = number;
+    c->node.fire = gpusync__due;
     t->owed++;
     if (gpusync__stands(t, number, NULL) != GPUSYNC__NOT_YET) {
-        gpusync__due(c, after);
+        gpusync__due(&c->node, after);
         return;
     }
-    gpusync__list(t, &c->entry, after);
+    gpusync__list(t, &t->waiting, &c->node, after);
     gpusync__watch_later(t->device, after);
 }
 
@@ -5155,13 +5171,12 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
     gpusync_result result = gpusync__number_of(&point, &number);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__entry *const rings[] = {&t->entries, &dev->due}; /* the newest is last */
+    gpusync__node *const rings[] = {&t->waiting, &dev->due}; /* the newest is last */
     gpusync__lock(dev);
     for (int i = 0; i < 2; i++)
-        for (gpusync__entry *e = rings[i]->prev; e != rings[i] && !found; e = e->prev) {
-            gpusync__callback *c = (gpusync__callback *)(void *)e;
-            if (!e->sleeper && !e->work && e->number == number && c->target == t && c->fn == fn && c->user == user &&
-                !c->completes)
+        for (gpusync__node *n = rings[i]->prev; n != rings[i] && !found; n = n->prev) {
+            gpusync__callback *c = (gpusync__callback *)(void *)n;
+            if (n->fire == gpusync__due && n->number == number && c->target == t && c->fn == fn && c->user == user)
                 found = c;
         }
     if (t->alert & GPUSYNC__CLOSED)
@@ -5169,7 +5184,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
     else if (!found)
         result = GPUSYNC_NOT_READY;
     if (result == GPUSYNC_OK) {
-        gpusync__unlist(&found->entry);
+        gpusync__unlist(&found->node);
         t->owed--;
     }
     gpusync__unlock(dev);
@@ -5193,16 +5208,16 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_t
 /* The open work of this buffer, or NULL. Under the lock. */
 static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buffer)
 {
-    const gpusync__entry *e = q->open.next;
-    while (e->work && e->work->buffers[0] != buffer)
-        e = e->next;
-    return e->work;
+    gpusync__work *w = gpusync__work_at(&q->open, q->open.next);
+    while (w && w->buffers[0] != buffer)
+        w = gpusync__work_at(&q->open, w->place.next);
+    return w;
 }
 
 /* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    w->ticket = ++q->opened;
+    w->place.number = ++q->opened;
     gpusync__put(q->open.prev, &w->place);
 }
 
@@ -5409,17 +5424,19 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync__
 static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    const uint64_t value = link->entry.number;
+    const uint64_t value = link->node.number;
     bool rises = value > t->sent, before = true;
     if (t->target.alert & GPUSYNC__FAILED)
         return t->error.result;
-    for (const gpusync__entry *e = t->promised.prev; rises && e->number >= value; e = e->prev)
-        rises = e->number > value && (w->unordered || e->work->unordered || e->work->queue != w->queue);
+    for (const gpusync__node *n = t->promised.prev; rises && n->number >= value; n = n->prev) {
+        const gpusync__work *sender = gpusync__link_at(&t->promised, n)->work;
+        rises = n->number > value && (w->unordered || sender->unordered || sender->queue != w->queue);
+    }
     for (const gpusync__link *other = w->links; other && rises; other = other->next) {
         if (other == link)
             before = false;
         else if (other->target == link->target && (before || !other->signal))
-            rises = other->entry.number < value;
+            rises = other->node.number < value;
     }
     return rises ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
 }
@@ -5448,16 +5465,10 @@ static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
 static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
 {
     gpusync__head *head = &q->target.head;
-    bool unordered = w->unordered;
-    uint64_t *last = unordered ? &head->submitted : &head->committed, number = *last + 1;
-    w->ticket = number;
+    uint64_t *last = w->unordered ? &head->submitted : &head->committed, number = *last + 1;
+    w->place.number = number;
     GPUSYNC__STORE(last, number);
-    w->next = NULL;
-    w->at = q->end;
-    *q->end = w;
-    q->end = &w->next;
-    if (!q->front[unordered])
-        q->front[unordered] = w;
+    gpusync__put((w->unordered ? &q->loose : &q->line)->prev, &w->place);
 }
 
 /* Lists the signals of work, and judges it. front: no held work is in front of it. */
@@ -5466,7 +5477,8 @@ static __attribute__((__noinline__)) int gpusync__admit_links(gpusync_queue *q, 
 {
     for (gpusync__link *link = w->links; link; link = link->next)
         if (link->signal) {
-            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->entry);
+            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->node);
+            GPUSYNC__ADD(&w->refs, 1);
             w->listed++;
         }
     return front ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
@@ -5475,11 +5487,11 @@ static __attribute__((__noinline__)) int gpusync__admit_links(gpusync_queue *q, 
 /* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. */
 static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
 {
+    gpusync__line_up(q, w);
     bool front = !q->held || w->unordered || w->marker;
     int may = w->links ? gpusync__admit_links(q, w, front, after) : front ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
     if (now)
         w->since_ns = now;
-    gpusync__line_up(q, w);
     if (may == GPUSYNC__WELL) {
         gpusync__set_out(q, w, after);
         return;
@@ -5497,7 +5509,7 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpu
 static gpusync_result gpusync__check_parts(const gpusync__work *w)
 {
     const gpusync_queue *q = w->queue;
-    for (uint32_t i = w->first; i < w->count && (q->held_count || q->open.next->work); i++) {
+    for (uint32_t i = w->first; i < w->count && (q->held_count || q->open.next != &q->open); i++) {
         const gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (part && part->pointed)
             return GPUSYNC_ERROR_INVALID_ARGUMENT;
@@ -5519,7 +5531,7 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
     uint32_t places = q->metal4 && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
     w->room += places;
     q->room += places;
-    for (uint32_t i = w->first; i < w->count && q->open.next->work; i++) {
+    for (uint32_t i = w->first; i < w->count && q->open.next != &q->open; i++) {
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part)
             continue;
@@ -5527,7 +5539,7 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
             memcpy(w->label, part->label, sizeof w->label);
         q->room -= part->room;
         gpusync__unlist(&part->place);
-        part->next = w->parts;
+        part->place.next = (gpusync__node *)(void *)w->parts;
         w->parts = part;
     }
 }
@@ -5593,11 +5605,11 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         result = gpusync__try_enter(q, w, enqueued, now, &after);
     bool enters = result == GPUSYNC_OK;
     uint8_t state = enters ? w->state : (uint8_t)GPUSYNC__OPEN;
-    bool moves = dev->stirred.next != &dev->stirred || after.more;
+    bool moves = after.jobs || after.woken || dev->moved.next != &dev->moved;
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */
-        *ticket = (gpusync_ticket)w->ticket; /* UNORDERED work has none */
+        *ticket = (gpusync_ticket)w->place.number; /* UNORDERED work has none */
     gpusync__unlock(dev);
     if (state == GPUSYNC__SENT)
         gpusync__send_work(dev, w);
@@ -5732,10 +5744,10 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     if (!link)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     link->boxed = boxed;
-    link->entry.next = NULL;
-    link->entry.number = number;
-    link->entry.sleeper = NULL;
-    link->entry.work = w;
+    link->node.next = NULL;
+    link->node.number = number;
+    link->node.fire = gpusync__link_came;
+    link->work = w;
     link->next = NULL;
     link->target = t;
     gpusync__keep(t);
@@ -5808,7 +5820,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync__link **added = w->links_end;
     result = gpusync__add_link(w, point, signal);
     if (result == GPUSYNC_OK && !signal && *added && (*added)->encoded)
-        gpusync__encode_wait(buffer, *added, (*added)->entry.number);
+        gpusync__encode_wait(buffer, *added, (*added)->node.number);
     if (result == GPUSYNC_OK)
         w->pointed = true;
     else if (opened)
@@ -5864,7 +5876,7 @@ static gpusync_result gpusync__add_own(gpusync__work *w)
     void *made = w->buffers[0] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
     for (const gpusync__link *link = w->links; link && made && !metal4; link = link->next)
         if (link->encoded && !link->signal)
-            gpusync__encode_wait(made, link, link->entry.number);
+            gpusync__encode_wait(made, link, link->node.number);
     return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
@@ -5903,7 +5915,6 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     gpusync_result result = w && (c || !s->on_complete) ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK && c) {
         c->fn = s->on_complete;
-        c->completes = true;
         c->user = s->user;
         c->target = &queue->target;
         w->on_complete = c;
@@ -5992,6 +6003,9 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
     t->order_only = desc->order_only;
     t->hidden = hidden;
     gpusync__ring_init(&t->promised);
+    gpusync__ring_init(&t->expecting);
+    t->write.run = gpusync__write_event;
+    t->arm.run = gpusync__arm;
     gpusync__copy_label(t->target.label, sizeof t->target.label, desc->label);
     t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
     if (t->listening) {
@@ -6064,16 +6078,16 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     gpusync_device *dev = t->target.device;
     gpusync__read_event(t, &after);
     gpusync__lock(dev);
-    const gpusync__entry *e = gpusync__lowest_sent(t);
+    const gpusync__link *lowest = gpusync__lowest_sent(t);
     if (t->target.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
     else if (t->target.alert & GPUSYNC__FAILED)
         result = t->error.result;
-    else if (value > GPUSYNC_MAX_VALUE || value <= t->target.head.completed || (e && value >= e->number))
+    else if (value > GPUSYNC_MAX_VALUE || value <= t->target.head.completed || (lowest && value >= lowest->node.number))
         result = GPUSYNC_ERROR_NOT_RISING;
     if (result == GPUSYNC_OK) {
+        gpusync__write_later(t, &after); /* before work goes that waits for it */
         gpusync__reach(t, value, &after);
-        gpusync__write_later(t, &after);
     }
     gpusync__finish(dev, &after);
     return result;
@@ -6083,16 +6097,16 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
 static gpusync_result gpusync__enter_block(gpusync__work *w, gpusync__after *after)
 {
     gpusync_timeline *t = gpusync__timeline_of(w->links->target);
-    const gpusync__work *top = t->promised.prev->work;
+    const gpusync__link *top = gpusync__link_at(&t->promised, t->promised.prev);
     gpusync_result result =
-        top && gpusync__is_unsent(top) ? GPUSYNC_ERROR_NOT_RISING : gpusync__accept_signal(w, w->links);
+        top && gpusync__is_unsent(top->work) ? GPUSYNC_ERROR_NOT_RISING : gpusync__accept_signal(w, w->links);
     if (t->target.device->lost)
         result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__insert(&t->promised, &w->links->entry);
+    gpusync__insert(&t->promised, &w->links->node);
     w->listed++;
-    GPUSYNC__ADD(&w->refs, 1); /* the block on the stack, too */
+    GPUSYNC__ADD(&w->refs, 2); /* of the signal; the block on the stack has one, too */
     gpusync__line_up(w->queue, w);
     gpusync__set_out(w->queue, w, after);
     return result;
@@ -6209,8 +6223,8 @@ static void gpusync__drop_all_open(gpusync__target *t, gpusync__after *after)
 {
     gpusync_queue *q = gpusync__queue_of(t);
     bool drops = t->kind == GPUSYNC__QUEUE && t->alert & GPUSYNC__CLOSED && !t->owed;
-    while (drops && q->open.next->work)
-        gpusync__drop_open(q->open.next->work, after);
+    while (drops && q->open.next != &q->open)
+        gpusync__drop_open(gpusync__work_at(&q->open, q->open.next), after);
 }
 
 /* Closes the target. later: what tells of its end, or NULL. False: it was closed already. */
@@ -6220,14 +6234,17 @@ static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
     gpusync__lock(t->device);
     bool first = !(t->alert & GPUSYNC__CLOSED);
     gpusync_queue *q = first && t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
+    if (first && t->kind == GPUSYNC__TIMELINE)
+        gpusync__rouse_all(&gpusync__timeline_of(t)->expecting, true, &after);
     if (first) {
         gpusync__alarm(t, GPUSYNC__CLOSED);
-        gpusync__take_some(&t->entries, 0, UINT64_MAX, q ? GPUSYNC__SLEEPERS : GPUSYNC__ALL_KINDS, &after);
+        gpusync__rouse_all(&t->waiting, !q, &after);
     }
     if (q) {
         gpusync__drop_all_open(t, &after);
-        gpusync__rouse_all(&q->rooms, &after);
-        gpusync__stir_held(q);
+        gpusync__rouse_all(&q->rest, true, &after);
+        gpusync__rouse_all(&q->rooms, true, &after);
+        gpusync__stir_held(q, &after);
     }
     if (first && later) {
         t->gone = *later;
@@ -6337,7 +6354,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     gpusync__lock(dev);
     bool in_use = dev->objects != 0;
     if (!in_use) {
-        gpusync__unlist(&dev->on_lost.entry);
+        gpusync__unlist(&dev->on_lost.node);
         dev->ends = true;
     }
     gpusync__unlock(dev);
@@ -6393,21 +6410,37 @@ static void *gpusync__find_device(void *given)
     return metal;
 }
 
+/* Makes the rings and jobs of a queue. */
+static void gpusync__queue_rings(gpusync_queue *q)
+{
+    gpusync__ring_init(&q->open);
+    gpusync__ring_init(&q->line);
+    gpusync__ring_init(&q->loose);
+    gpusync__ring_init(&q->late);
+    gpusync__ring_init(&q->ready);
+    gpusync__ring_init(&q->over);
+    gpusync__ring_init(&q->rest);
+    gpusync__ring_init(&q->rooms);
+    q->issue.run = gpusync__issue_job;
+}
+
 /* Fills in a new device. */
 static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc *desc, void *metal)
 {
     dev->metal = metal;
     dev->refs = 1;
-    gpusync__ring_init(&dev->stirred);
+    gpusync__ring_init(&dev->moved);
+    dev->call.run = gpusync__call;
+    dev->watch.run = gpusync__watch_soon;
+    dev->loses.run = gpusync__log_loss;
     gpusync__ring_init(&dev->due);
     dev->targets_end = &dev->targets;
     gpusync_queue *blocks = &dev->blocks;
     blocks->target.device = dev;
     blocks->target.refs = 1;
     gpusync__copy_label(blocks->target.label, sizeof blocks->target.label, "blocks of other code");
-    gpusync__ring_init(&blocks->target.entries);
-    gpusync__ring_init(&blocks->rooms);
-    blocks->end = &blocks->first;
+    gpusync__ring_init(&blocks->target.waiting);
+    gpusync__queue_rings(blocks);
     blocks->free_count = GPUSYNC__FREE_WORK; /* it keeps no memory */
     if (desc->hooks)
         dev->hooks = *desc->hooks;
@@ -6543,10 +6576,7 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
     q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : metal4 ? most : 63;
     q->limit = q->limit < most ? q->limit : most;
     q->log_size = desc->error_log_count ? desc->error_log_count : 64;
-    gpusync__ring_init(&q->open);
-    q->end = &q->first;
-    gpusync__ring_init(&q->ready);
-    gpusync__ring_init(&q->rooms);
+    gpusync__queue_rings(q);
     q->sticky = desc->sticky_failure;
     if (q->sticky && q->limit < most && q->log_size < q->limit)
         q->log_size = q->limit; /* the first failure stays on record beside those that inherit it */
@@ -6775,7 +6805,7 @@ static const char *gpusync__work_name(const gpusync__work *w)
 static void gpusync__write_source(gpusync__report *out, const gpusync__target *t, const gpusync__work *w)
 {
     if (w)
-        gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal", gpusync__work_name(w), w->ticket,
+        gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal", gpusync__work_name(w), w->place.number,
                        gpusync__name(&w->queue->target, out->name));
     else
         gpusync__write(out, ", which %s is to signal",
@@ -6789,24 +6819,24 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
     gpusync__write_point(out, before, t, number);
     if (t->kind != GPUSYNC__TIMELINE || !number)
         return;
-    const gpusync__entry *e = gpusync__timeline_of(t)->promised.next;
-    while (e->work && (e->number < number || e->work == w))
-        e = e->next;
-    gpusync__write_source(out, t, e->work);
+    const gpusync__node *ring = &gpusync__timeline_of(t)->promised;
+    const gpusync__link *link = gpusync__link_at(ring, ring->next);
+    while (link && (link->node.number < number || link->work == w))
+        link = gpusync__link_at(ring, link->node.next);
+    gpusync__write_source(out, t, link ? link->work : NULL);
 }
 
 /* A signal of open or committed work, and the lower one that it goes behind. */
 static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, gpusync__link *link)
 {
     bool late = w->state == GPUSYNC__OPEN && gpusync__accept_signal(w, link) != GPUSYNC_OK;
-    const gpusync__entry *lower = link->entry.next ? gpusync__lower(w, link) : NULL; /* off its ring there is none */
-    bool behind =
-        lower && lower->work &&
-        (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link) : w->unsent || link->behind == lower->number);
-    gpusync__write_point(out, late ? "; can no longer signal" : "; is to signal", link->target, link->entry.number);
+    const gpusync__link *lower = link->node.next ? gpusync__lower(w, link) : NULL; /* off its ring there is none */
+    bool behind = lower && (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link)
+                                                      : w->unsent || link->behind == lower->node.number);
+    gpusync__write_point(out, late ? "; can no longer signal" : "; is to signal", link->target, link->node.number);
     if (!behind)
         return;
-    gpusync__write(out, " behind value %" PRIu64, lower->number);
+    gpusync__write(out, " behind value %" PRIu64, lower->node.number);
     gpusync__write_source(out, link->target, lower->work);
 }
 
@@ -6814,28 +6844,28 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
 static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w, unsigned long status)
 {
     const gpusync_queue *q = w->queue;
-    const gpusync__work *fronts[] = {NULL, q->held, NULL, q->front[0], NULL}; /* by state */
+    const gpusync__work *fronts[] = {NULL, q->held, NULL, gpusync__first(q), NULL}; /* by state */
     const gpusync__work *front = w->unordered ? NULL : fronts[w->state];
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
     bool silent = w->state >= GPUSYNC__ENDED ? w->running && !w->unknown
                                              : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
-    const gpusync__work *early = q->first; /* it stays until its handlers have come */
+    const gpusync__work *early = gpusync__next(q, NULL); /* it stays until its handlers have come */
     if (silent)
         gpusync__write(out, "; gpusync's handler has not returned, or not begun: one of the program's, or its log, "
                             "notify or unpark, may still run");
-    else if (w->state == GPUSYNC__SENT && early->state >= GPUSYNC__ENDED && early->running)
+    else if (w->state == GPUSYNC__SENT && early && early->state >= GPUSYNC__ENDED && early->running)
         gpusync__write(out, "; its status may wait for the handlers of %s %" PRIu64, gpusync__work_name(early),
-                       early->ticket);
+                       early->place.number);
     if (front && front != w)
-        gpusync__write(out, "; behind ticket %" PRIu64, front->ticket);
-    if (w->state == GPUSYNC__HELD && w->place.next)
+        gpusync__write(out, "; behind ticket %" PRIu64, front->place.number);
+    if (w->state == GPUSYNC__HELD && (q->issue.listed || w->stirring.next))
         gpusync__write(out, "; may go: the call or handler that sends it has not returned");
     for (gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal && (link->entry.next || w->state == GPUSYNC__OPEN))
+        if (link->signal && (link->node.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
-        else if (waits && !link->signal && gpusync__stands(link->target, link->entry.number, NULL) == GPUSYNC__NOT_YET)
+        else if (waits && !link->signal && gpusync__stands(link->target, link->node.number, NULL) == GPUSYNC__NOT_YET)
             gpusync__write_need(out, link->encoded ? "; waits for" : "; waits on the host for", link->target,
-                                link->entry.number, w);
+                                link->node.number, w);
 }
 
 /* Where work is. status: what Metal says. */
@@ -6860,7 +6890,7 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
 static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, const char *label, unsigned long status)
 {
     const char *name = label[0] ? label : w->label;
-    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s: %s for %.1f ms", gpusync__work_name(w), w->ticket,
+    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s: %s for %.1f ms", gpusync__work_name(w), w->place.number,
                    name[0] ? " '" : "", name, name[0] ? "'" : "", w->marker ? ", a marker" : "",
                    gpusync__state(w, status), gpusync__ms(w->since_ns, out->now));
     gpusync__write_reasons(out, w, status);
@@ -6880,9 +6910,18 @@ static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
     return status;
 }
 
-/* Lines for open work, or for all that is committed and kept. What is no more open, when it is to be written, has its
-   line there. */
-static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool open)
+/* The ring of a queue on which work is. */
+static const gpusync__node *gpusync__home(const gpusync__work *w)
+{
+    const gpusync_queue *q = w->queue;
+    return w->state == GPUSYNC__OPEN      ? &q->open
+           : w->state == GPUSYNC__SETTLED ? &q->late
+           : w->unordered                 ? &q->loose
+                                          : &q->line;
+}
+
+/* Lines for the work of one ring. What is no more there, when it is to be written, has its line elsewhere, or none. */
+static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, const gpusync__node *ring)
 {
     gpusync_device *dev = q->target.device;
     gpusync__work *last = NULL;
@@ -6891,13 +6930,12 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
     for (;;) {
         gpusync__lock(dev);
         /* The search goes on from the last one, if that is listed yet. */
-        bool listed =
-            last && (open ? last->state == GPUSYNC__OPEN && last->place.next : last->state < GPUSYNC__SETTLED);
-        gpusync__work *w = listed ? last : open ? q->open.next->work : q->first;
-        while (w && w->ticket <= seen[w->unordered])
-            w = open ? w->place.next->work : w->next;
+        bool listed = last && last->place.next && gpusync__home(last) == ring;
+        gpusync__work *w = gpusync__work_at(ring, listed ? last->place.next : ring->next);
+        while (w && w->place.number <= seen[w->unordered])
+            w = gpusync__work_at(ring, w->place.next);
         if (w) {
-            seen[w->unordered] = w->ticket;
+            seen[w->unordered] = w->place.number;
             GPUSYNC__ADD(&w->refs, 1);
         }
         gpusync__unlock(dev);
@@ -6907,7 +6945,7 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
             return;
         unsigned long status = gpusync__ask_metal(w, label);
         gpusync__lock(dev);
-        if (!open || w->place.next)
+        if (w->place.next || w->state == GPUSYNC__SETTLED)
             gpusync__write_work(out, w, label, status);
         gpusync__unlock(dev);
         last = w;
@@ -6915,14 +6953,14 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, bool op
 }
 
 /* The calls that sleep. */
-static void gpusync__write_waits(gpusync__report *out, const gpusync__entry *ring)
+static void gpusync__write_waits(gpusync__report *out, const gpusync__node *ring)
 {
     static const char *const say[GPUSYNC__KINDS] = {"", " everything up to", " room on", " the return of callbacks of"};
-    for (const gpusync__entry *e = ring->next; e != ring; e = e->next) {
-        const gpusync__goal *goal = (const gpusync__goal *)(const void *)e;
-        const gpusync__sleeper *s = e->sleeper;
-        if (!s)
+    for (const gpusync__node *n = ring->next; n != ring; n = n->next) {
+        const gpusync__goal *goal = (const gpusync__goal *)(const void *)n;
+        if (n->fire != gpusync__rouse)
             continue;
+        const gpusync__sleeper *s = goal->sleeper;
         gpusync__write(out, "\n    a wait for");
         gpusync__write_need(out, goal->handlers ? " handlers up to" : say[goal->kind], goal->target, goal->number,
                             NULL);
@@ -6944,11 +6982,12 @@ static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline
     if (t->target.alert & GPUSYNC__FAILED)
         gpusync__write(out, ", has failed: %s", t->error.message);
     else if (shows > value + t->base) {
-        const gpusync__entry *own = gpusync__lowest_sent(t);
+        const gpusync__link *own = gpusync__lowest_sent(t);
         shows -= t->base;
         gpusync__write(out, ", its event shows %" PRIu64, shows);
-        if (own && own->number <= shows)
-            gpusync__write(out, ", which counts when the work that signals value %" PRIu64 " has ended", own->number);
+        if (own && own->node.number <= shows)
+            gpusync__write(out, ", which counts when the work that signals value %" PRIu64 " has ended",
+                           own->node.number);
         else
             gpusync__write(out, t->outside ? ", but Metal has not told gpusync so"
                                            : ", signalled without gpusync: see signalled_by_others");
@@ -6980,14 +7019,18 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
                        q->stuck.message);
     if (t->owed)
         gpusync__write(out, ", callbacks, releases or items not over: %u", (unsigned)t->owed);
-    gpusync__write_waits(out, &t->entries);
-    if (q)
+    gpusync__write_waits(out, &t->waiting);
+    if (q) {
+        gpusync__write_waits(out, &q->rest);
         gpusync__write_waits(out, &q->rooms);
+    }
     gpusync__unlock(t->device);
     if (!q)
         return;
-    gpusync__write_works(out, q, true);
-    gpusync__write_works(out, q, false);
+    gpusync__write_works(out, q, &q->open);
+    gpusync__write_works(out, q, &q->late);
+    gpusync__write_works(out, q, &q->line);
+    gpusync__write_works(out, q, &q->loose);
 }
 
 GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, size_t size)
@@ -7001,7 +7044,7 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
     gpusync__lock(dev);
     gpusync__write(&out, "gpusync %d.%d.%d device", GPUSYNC_VERSION_MAJOR, GPUSYNC_VERSION_MINOR,
                    GPUSYNC_VERSION_PATCH);
-    for (const gpusync__entry *e = dev->due.next; e != &dev->due; e = e->next)
+    for (const gpusync__node *n = dev->due.next; n != &dev->due; n = n->next)
         due++;
     if (due)
         gpusync__write(&out, ": %zu callbacks are due, to be run %s", due,
@@ -7071,7 +7114,7 @@ static void gpusync__make_once(gpusync_warmup *w, size_t i)
     gpusync__lock(dev);
     GPUSYNC__STORE(&item->state, GPUSYNC__DONE);
     GPUSYNC__STORE(&t->head.completed, t->head.completed + 1);
-    gpusync__wake(&t->entries, t->head.completed, &after);
+    gpusync__rise(&t->waiting, t->head.completed, &after);
     t->owed--;
     gpusync__caller_remove(dev, t, &self, &after);
     gpusync__finish(dev, &after);
