@@ -1455,6 +1455,7 @@ static void *gpusync__zeroed(size_t size)
    otherwise. */
 
 typedef struct gpusync__after gpusync__after;
+struct gpusync__wait;
 
 /* What waits for a number, or has its place by one. `fire` lets it go on when the number has come: it is off its ring
    then. */
@@ -1489,23 +1490,22 @@ typedef struct gpusync__sleeper {
     uint64_t since_ns, deadline_ns; /* for the report */
 } gpusync__sleeper;
 
-/* What a thread waits for. NUMBER: a ticket, a value, or so many items; ALL: everything up to a ticket; then what
-   has no number, and is checked under the lock alone: ROOM: a place for a command buffer, which the wait takes; CALLS:
-   that no other thread runs a callback of the target. A new kind also stands in gpusync__goal_stands and
-   gpusync__look_at, has a waker (>>wait), and words in gpusync__write_waits and gpusync__log_timeout. */
-enum { GPUSYNC__NUMBER, GPUSYNC__ALL, GPUSYNC__ROOM, GPUSYNC__CALLS, GPUSYNC__KINDS };
-
+/* What a thread waits for. */
 typedef struct gpusync__goal {
     gpusync__node node;
     gpusync__sleeper *sleeper;      /* while it is listed */
     struct gpusync__target *target; /* with a reference */
-    uint64_t number;
-    uint64_t unordered; /* of ALL: up to which number of UNORDERED work */
-    uint64_t from;      /* of ALL: the first record that had not been told, from 1 on; 0: not looked yet */
-    uint8_t kind;
+    /* Whether it has come. BADLY: `error` gets the failure. error NULL: the wait has told of the failure. */
+    int (*stands)(const struct gpusync__wait *wait, struct gpusync__goal *goal, gpusync_error *error);
+    const char *what;           /* in texts, in front of the number */
+    struct gpusync__pace *pace; /* of tickets: when they are expected to end. NULL: not known */
+    uint64_t number;            /* a ticket, a value, so many items; of everything: the last ticket; 0: no number */
+    uint64_t unordered;         /* of everything: up to which number of UNORDERED work */
+    uint64_t from; /* of everything: the first record that had not been told, from 1 on; 0: not looked yet */
+    uint64_t told; /* of everything that has failed: the record behind the newest that counts as told now */
+    bool fresh;    /* of everything: `from` is to be noted. Loads do not tell that */
     bool handlers; /* those up to the ticket, too */
     bool over;
-    uint64_t told; /* of ALL that has failed: the record behind the newest that counts as told now. Not zero at first */
 } gpusync__goal;
 
 /* Called, or released, when its target has the number. */
@@ -1522,8 +1522,6 @@ typedef struct gpusync__callback {
     gpusync_error error;  /* how its point has failed; result OK: it has not */
 } gpusync__callback;
 
-enum { GPUSYNC__QUEUE, GPUSYNC__TIMELINE, GPUSYNC__WARMUP };
-
 /* Reasons for a wait to look under the lock, in target.alert: read without it. From STUCK on a queue takes no new
    work. */
 enum {
@@ -1533,20 +1531,33 @@ enum {
     GPUSYNC__CLOSED = 8  /* a destroy has begun */
 };
 
+/* What differs between the kinds of targets. */
+typedef struct gpusync__kind {
+    const char *name, *counts; /* in texts: a queue counts tickets */
+    bool makes;                /* what it runs makes items, and may wait for work */
+    int (*stands)(const struct gpusync__target *t, uint64_t number, gpusync_error *error); /* gpusync__stands */
+    void (*look)(struct gpusync__target *t, uint64_t last); /* asks Metal, without the lock. NULL: nothing to ask */
+    gpusync__node *(*ring)(gpusync__goal *goal); /* where a goal waits, and its number there. NULL: with all others */
+    void (*tend)(struct gpusync__target *t, gpusync__after *after); /* something waits for it now. NULL: nothing */
+    void (*shut)(struct gpusync__target *t, gpusync__after *after); /* a destroy begins */
+    void (*leave)(struct gpusync__target *t);                       /* the last reference is gone; under the lock */
+    void (*free)(struct gpusync__target *t);                        /* the same, without it: all but its own memory */
+} gpusync__kind;
+
 /* What rises: the tickets of a queue, the values of a timeline, the number of items that a warm-up has made.
    The first field of each. */
 typedef struct gpusync__target {
     gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
     uint32_t alert;     /* likewise */
-    uint8_t kind;
+    const gpusync__kind *kind;
+    const gpusync_spin *spin;           /* of the program's, for waits for this alone, or NULL */
     gpusync_device *device;             /* with a reference */
     struct gpusync__target *next, **at; /* of the device; the pointer to this one */
     gpusync__node waiting;              /* the ring of all that waits for a number, by number */
     uint32_t refs;                      /* the program; each work, link, callback and wait; jobs. Atomic */
     uint32_t owed;                      /* callbacks that have not run */
     uint32_t number;                    /* of the device's targets, for texts */
-    bool later;                         /* by a destroy_later: not told yet */
-    gpusync__callback gone;             /* of the destroy_later */
+    gpusync__callback gone;             /* of the destroy_later. On a ring: not told yet */
     uint64_t quiet_ns;                  /* until when no wait at its limit is logged */
     char label[64];
 } gpusync__target;
@@ -1571,7 +1582,20 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 
 #define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
 
-/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `links` to `gpu_end` are zero at
+/* What work with waits and signals does beside a plain commit: >>held. All but `encode` under the device's lock. */
+typedef struct gpusync__gate {
+    gpusync_result (*accept)(struct gpusync__work *w, gpusync__after *after); /* it is to enter its queue */
+    int (*judge)(struct gpusync__work *w, gpusync__after *after);             /* may it go to Metal? */
+    void (*sent)(struct gpusync__work *w, gpusync__after *after);             /* it turns SENT */
+    void (*encode)(struct gpusync__work *w);                                  /* it is about to be committed */
+    /* It has ended: how does it stand with what it waits for? error: gets the first failure, if there is one. */
+    int (*outcome)(struct gpusync__work *w, gpusync_error *error, gpusync__after *after);
+    void (*failed)(struct gpusync__work *w, const gpusync_error *error, gpusync__after *after); /* it is to settle */
+    void (*settled)(struct gpusync__work *w, gpusync__after *after);
+    void (*free)(struct gpusync__work *w);
+} gpusync__gate;
+
+/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `gate` to `gpu_end` are zero at
    first. */
 typedef struct gpusync__work {
     gpusync__node place;  /* first: in a ring of its queue, by its number: gpusync__home. next: of free memory */
@@ -1586,6 +1610,7 @@ typedef struct gpusync__work {
     gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, `ready` or `over` */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__link few_links[GPUSYNC__FEW];
+    const gpusync__gate *gate;      /* NULL: a plain commit */
     gpusync__link *links;           /* in the order in which they were added */
     gpusync__callback *on_complete; /* of a submission, until it settles */
     gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
@@ -1620,18 +1645,35 @@ typedef struct gpusync__info {
 } gpusync__info;
 #define GPUSYNC__INFOS 256
 
+/* When tickets are expected to end, and have ended. */
+typedef struct gpusync__pace {
+    uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
+    uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
+    gpusync_stats stats;        /* of the queue, but for what the tickets and the record tell */
+    gpusync__info infos[GPUSYNC__INFOS];
+} gpusync__pace;
+
+/* What a queue of Metal 4 does in its own way: >>metal4. */
+typedef struct gpusync__port {
+    gpusync_result (*make)(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc);
+    gpusync_result (*commit)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket);
+    void (*sent)(gpusync_queue *q, gpusync__work *w); /* the signals of work are sent. Under the lock */
+    void (*send)(gpusync_device *dev, gpusync__work *w);
+    void (*read_end)(gpusync__work *w, void *source, gpusync__after *after);
+} gpusync__port;
+
 struct gpusync_queue {
     gpusync__target target; /* first */
     void *metal;
     void *user;
     gpusync_spin own_spin;
-    const gpusync_spin *spin;
     uint32_t limit, log_size;
-    bool sticky, metal4, encoder_status;
-    gpusync_timeline *passed; /* of Metal 4: how much work with signals, in the order of sending, has made them */
-    void *known;              /* the class of a command buffer that fits the queue. Atomic */
-    uint64_t bad;             /* the highest ticket that failed. Read without the lock */
-    bool untold;              /* a failure sticks, or no wait for everything has told of one. Read without the lock */
+    bool sticky, encoder_status;
+    const gpusync__port *port; /* NULL: not Metal 4 */
+    gpusync__target *passed;   /* of Metal 4: how much work with signals, in the order of sending, has made them */
+    void *known;               /* the class of a command buffer that fits the queue. Atomic */
+    uint64_t bad;              /* the highest ticket that failed. Read without the lock */
+    bool untold;               /* a failure sticks, or no wait for everything has told of one. Read without the lock */
     /* A thread had work to send, and found the order lock taken: its holder looks once more after its unlock. Atomic */
     bool missed;
     gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
@@ -1659,10 +1701,7 @@ struct gpusync_queue {
     uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
     gpusync_error stuck; /* the failure that sticks, or stuck last: that of work behind it up to this ticket, too */
     uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
-    uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
-    uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
-    gpusync_stats stats;        /* but for what the tickets and the log tell */
-    gpusync__info infos[GPUSYNC__INFOS];
+    gpusync__pace pace;
 };
 
 /* What a block that Metal calls when an event rises leads to. */
@@ -1730,6 +1769,13 @@ typedef struct gpusync__caller {
     bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
 } gpusync__caller;
 
+/* Makes the events of a trace. */
+typedef struct gpusync__tracer {
+    void (*work)(gpusync_trace_kind kind, const gpusync__work *w, uint64_t at_ns);
+    void (*value)(const gpusync__target *t, uint64_t value);
+    void (*wait)(const struct gpusync__wait *wait, uint64_t begun, gpusync_result result);
+} gpusync__tracer;
+
 struct gpusync_device {
     gpusync_device *next; /* of all devices; under the global lock */
     void *metal;
@@ -1743,7 +1789,8 @@ struct gpusync_device {
     void *callback_queue;
     gpusync_notify_fn notify;
     void *notify_user;
-    const gpusync_trace *trace; /* NULL: none. Atomic */
+    const gpusync_trace *trace;    /* NULL: none. Atomic */
+    const gpusync__tracer *tracer; /* what makes its events; NULL: there is no trace. Atomic */
     uint32_t refs;      /* the program; targets; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
     uint32_t asked;     /* the dispatch queue was asked to run callbacks. Atomic */
     uint32_t lost;      /* by which failure; 0: not. Read without the lock */
@@ -1763,26 +1810,27 @@ struct gpusync_device {
     gpusync__node due;   /* the ring of callbacks that are to run, in their order */
     uint64_t due_last;   /* the `turn` of the last */
     gpusync__caller *callers;
-    uint32_t running;          /* how many. Read without the lock */
-    bool ends;                 /* by destroy_later */
-    bool watched;              /* the dispatch queue looks in a second: gpusync__watch */
-    gpusync__job call, watch;  /* has callbacks run; has the dispatch queue look while callbacks are to come */
-    gpusync__job loses;        /* logs the loss */
-    gpusync_queue blocks;      /* of no program: UNORDERED work stands for each block that is to signal a value */
-    gpusync__callback on_lost; /* `lost` NULL: none */
-    gpusync__callback gone;
+    uint32_t running;                /* how many. Read without the lock */
+    bool ends;                       /* by destroy_later */
+    bool watched;                    /* the dispatch queue looks in a second: gpusync__watch */
+    gpusync__job call, watch;        /* has callbacks run; has the dispatch queue look while callbacks are to come */
+    gpusync__job loses;              /* logs the loss */
+    gpusync_queue *blocks;           /* of no program: UNORDERED work stands for each block that is to signal a value */
+    gpusync__callback on_lost, gone; /* of the loss; of a destroy_later. node.fire NULL: none */
+    /* Runs callbacks of a target that are due, and returns how many. NULL: none was ever owed. */
+    size_t (*run_due)(gpusync_device *dev, const gpusync__target *t, size_t max);
 };
 
 /* What a thread does when it has unlocked the device. */
 struct gpusync__after {
-    gpusync__sleeper *woken;     /* to unpark: first */
-    const gpusync__work *failed; /* to log */
-    gpusync__job *jobs, **end;   /* in their order */
-    gpusync__work *dead;         /* to free: last, by tell.next */
+    gpusync__sleeper *woken;   /* to unpark: first */
+    bool failed;               /* the failure of the work is to be logged */
+    gpusync__job *jobs, **end; /* in their order */
+    gpusync__work *dead;       /* to free: last, by tell.next */
 };
-#define GPUSYNC__NOTHING             \
-    {                                \
-        NULL, NULL, NULL, NULL, NULL \
+#define GPUSYNC__NOTHING              \
+    {                                 \
+        NULL, false, NULL, NULL, NULL \
     }
 
 /* Over the selectors, the devices, and what blocks of listeners lead to. */
@@ -1800,6 +1848,46 @@ static void gpusync__unlock(gpusync_device *dev)
     gpusync__mutex_unlock(&dev->lock);
 }
 
+static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
+static void gpusync__look_at_queue(gpusync__target *t, uint64_t last);
+static gpusync__node *gpusync__ring_of(gpusync__goal *goal);
+static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after);
+static void gpusync__queue_leave(gpusync__target *t);
+static void gpusync__queue_free(gpusync__target *t);
+
+static const gpusync__kind gpusync__queues = {
+    "queue",
+    "ticket",
+    false,
+    gpusync__ticket_stands,
+    gpusync__look_at_queue,
+    gpusync__ring_of,
+    NULL,
+    gpusync__shut_queue,
+    gpusync__queue_leave,
+    gpusync__queue_free,
+};
+
+static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
+static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last);
+static void gpusync__arm_later(gpusync__target *t, gpusync__after *after);
+static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after);
+static void gpusync__spare_event(gpusync__target *t);
+static void gpusync__timeline_free(gpusync__target *t);
+
+static const gpusync__kind gpusync__timelines = {
+    "timeline",
+    "value",
+    false,
+    gpusync__value_stands,
+    gpusync__look_at_timeline,
+    NULL,
+    gpusync__arm_later,
+    gpusync__shut_timeline,
+    gpusync__spare_event,
+    gpusync__timeline_free,
+};
+
 static gpusync_queue *gpusync__queue_of(const gpusync__target *t)
 {
     return (gpusync_queue *)(uintptr_t)t;
@@ -1808,6 +1896,17 @@ static gpusync_queue *gpusync__queue_of(const gpusync__target *t)
 static gpusync_timeline *gpusync__timeline_of(const gpusync__target *t)
 {
     return (gpusync_timeline *)(uintptr_t)t;
+}
+
+/* The same of any target; NULL: it is none. */
+static gpusync_queue *gpusync__as_queue(const gpusync__target *t)
+{
+    return t->kind == &gpusync__queues ? gpusync__queue_of(t) : NULL;
+}
+
+static gpusync_timeline *gpusync__as_timeline(const gpusync__target *t)
+{
+    return t->kind == &gpusync__timelines ? gpusync__timeline_of(t) : NULL;
 }
 
 /* The link of a node, or the work; NULL: the node is the head of its ring. */
@@ -2007,14 +2106,13 @@ static void gpusync__read_encoder(gpusync_error *error, void *encoders)
     }
 }
 
-/* Reads how a command buffer of the work failed, or from the feedback of Metal 4. Metal nests errors: its own error has
+/* Reads how a command buffer failed, from it, or from the feedback of Metal 4. Metal nests errors: its own error has
    the driver's inside, and Metal 4 puts its own into one more, which has the same domain (mokume-metal/mokume,
    CommandFaultLog.swift). The innermost of Metal's own has the code and the text. No lock is held. */
-GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, gpusync_error *error)
+GPUSYNC__APART void gpusync__read_failure(void *source, void *buffer, gpusync_error *error)
 {
     void *pool = gpusync__pool_push();
     void *ns_error = gpusync__send_id(source, gpusync__sel.error);
-    void *buffer = w->queue->metal4 ? w->buffers[w->first] : source; /* a feedback, or none, has no label */
     void *key = gpusync__string("NSUnderlyingError");
     void *encoders_key = gpusync__string("MTLCommandBufferEncoderInfoErrorKey"); /* its text: assumed */
     int64_t number = -1;
@@ -2043,8 +2141,6 @@ GPUSYNC__APART void gpusync__read_failure(const gpusync__work *w, void *source, 
         gpusync__copy_text(error->message, sizeof error->message, "Metal gave up a wait in front of the work");
     }
     gpusync__copy_string(error->label, sizeof error->label, gpusync__send_id(buffer, gpusync__sel.label));
-    if (!error->label[0])
-        gpusync__copy_text(error->label, sizeof error->label, w->label);
     gpusync__pool_pop(pool);
 }
 
@@ -2127,12 +2223,10 @@ static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(gpusync_d
 /* The name of a target, in the texts for people. */
 static const char *gpusync__name(const gpusync__target *t, char name[96])
 {
-    static const char *const kinds[] = {"queue", "timeline", "warm-up"};
-    const char *kind = kinds[t->kind];
     if (t->label[0])
-        snprintf(name, 96, "%s '%s'", kind, t->label);
+        snprintf(name, 96, "%s '%s'", t->kind->name, t->label);
     else
-        snprintf(name, 96, "%s %u", kind, (unsigned)t->number);
+        snprintf(name, 96, "%s %u", t->kind->name, (unsigned)t->number);
     return name;
 }
 
@@ -2233,20 +2327,20 @@ static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync
     event.kind = kind;
     event.time_ns = gpusync_now_ns();
     event.label = t ? t->label : "";
-    if (t && t->kind == GPUSYNC__QUEUE) {
+    if (t && gpusync__as_queue(t)) {
         event.queue = gpusync__queue_of(t);
         event.ticket = (gpusync_ticket)number;
-    } else if (t && t->kind == GPUSYNC__TIMELINE) {
+    } else if (t && gpusync__as_timeline(t)) {
         event.timeline = gpusync__timeline_of(t);
         event.value = number;
     }
     return event;
 }
 
-/* Whether the program has set a trace. */
-static inline bool gpusync__traces(const gpusync_device *dev)
+/* What makes the events of the program's trace, or NULL. */
+static inline const gpusync__tracer *gpusync__tracer_of(const gpusync_device *dev)
 {
-    return GPUSYNC__LOAD(&dev->trace) != NULL;
+    return GPUSYNC__LOAD(&dev->tracer);
 }
 
 /* Gives an event to the program. Its trace may be another one, or none, by now. */
@@ -2280,6 +2374,13 @@ GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__
     gpusync__emit(dev, &event);
 }
 
+/* Traces that a value is reached. */
+static void gpusync__trace_value(const gpusync__target *t, uint64_t value)
+{
+    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, t, value);
+    gpusync__emit(t->device, &event);
+}
+
 /* ---------------------------------------------------------------------------- >>lifetimes --
    A reference comes from a reference, or, by gpusync__revive, under a lock that keeps the memory. A queue or timeline
    has one of the program, and one of each work, link, callback and wait that leads to it. Work has one of its list, and
@@ -2303,6 +2404,7 @@ GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
     gpusync__release(dev->metal);
     gpusync__pool_pop(pool);
     gpusync__dispatch_release(dev->callback_queue);
+    GPUSYNC_FREE(dev->blocks);
     GPUSYNC_FREE(dev);
 }
 
@@ -2335,19 +2437,22 @@ static void gpusync__listening_unref(gpusync__listening *l)
 
 /* Keeps the event of a timeline for the next one, if no other code knows the event. All that was sent is reached, for
    its work has a reference, unless the timeline has failed. */
-static bool gpusync__spare_event(gpusync_device *dev, const gpusync_timeline *t)
+static void gpusync__spare_event(gpusync__target *target)
 {
+    gpusync_timeline *t = gpusync__timeline_of(target);
+    gpusync_device *dev = target->device;
     gpusync__spare spare = {t->event, t->sent + t->base};
-    if (t->shared || t->outside || t->target.alert & GPUSYNC__FAILED || spare.value > GPUSYNC_MAX_VALUE / 2 ||
+    if (t->shared || t->outside || target->alert & GPUSYNC__FAILED || spare.value > GPUSYNC_MAX_VALUE / 2 ||
         dev->spare_count == GPUSYNC__SPARES)
-        return false;
+        return;
     dev->spares[dev->spare_count++] = spare;
-    return true;
+    t->event = NULL;
 }
 
 /* Frees what a timeline has but its own memory, however far its creation came. */
-static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
+static void gpusync__timeline_free(gpusync__target *target)
 {
+    gpusync_timeline *t = gpusync__timeline_of(target);
     if (t->listening) {
         gpusync__mutex_lock(&gpusync__global);
         t->listening->timeline = NULL;
@@ -2356,8 +2461,7 @@ static void gpusync__timeline_free(gpusync_timeline *t, bool spared)
         gpusync__listening_unref(t->listening);
     }
     gpusync__release_pooled(t->listener);
-    if (!spared)
-        gpusync__release_pooled(t->event);
+    gpusync__release_pooled(t->event);
 }
 
 /* Frees what a warm-up has but its own memory, however far its creation came. */
@@ -2376,7 +2480,7 @@ static void gpusync__warmup_free(gpusync__target *t)
 /* Adds the counts of a queue. gpusync_stats has nothing but counts. */
 static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
-    gpusync_stats stats = q->stats;
+    gpusync_stats stats = q->pace.stats;
     stats.commits = q->target.head.committed + q->target.head.submitted;
     stats.failures = q->log_count;
     stats.failures_dropped = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
@@ -2391,25 +2495,10 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
     gpusync__lock(dev);
     *t->at = t->next;
     *(t->next ? &t->next->at : &dev->targets_end) = t->at;
-    bool spared = t->kind == GPUSYNC__TIMELINE && gpusync__spare_event(dev, gpusync__timeline_of(t));
-    if (t->kind == GPUSYNC__QUEUE)
-        gpusync__add_stats(&dev->stats, gpusync__queue_of(t));
+    if (t->kind->leave)
+        t->kind->leave(t);
     gpusync__unlock(dev);
-    if (t->kind == GPUSYNC__QUEUE) {
-        gpusync__release_pooled(gpusync__queue_of(t)->metal);
-        for (gpusync__work *w; (w = gpusync__queue_of(t)->free_work) != NULL;) {
-            gpusync__queue_of(t)->free_work = (gpusync__work *)(void *)w->place.next;
-            GPUSYNC_FREE(w);
-        }
-        GPUSYNC_FREE(gpusync__queue_of(t)->log);
-        gpusync_timeline *passed = gpusync__queue_of(t)->passed;
-        if (passed && GPUSYNC__SUB(&passed->target.refs, 1) == 1)
-            gpusync__target_free(&passed->target);
-    } else if (t->kind == GPUSYNC__TIMELINE) {
-        gpusync__timeline_free(gpusync__timeline_of(t), spared);
-    } else {
-        gpusync__warmup_free(t);
-    }
+    t->kind->free(t);
     GPUSYNC_FREE(t);
     gpusync__device_unref(dev);
 }
@@ -2420,12 +2509,33 @@ static void gpusync__unref(gpusync__target *t)
         gpusync__target_free(t);
 }
 
+/* A queue that is gone has its counts with the device. */
+static void gpusync__queue_leave(gpusync__target *t)
+{
+    gpusync__add_stats(&t->device->stats, gpusync__queue_of(t));
+}
+
+/* Frees what a queue has but its own memory, however far its creation came. */
+static void gpusync__queue_free(gpusync__target *t)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__release_pooled(q->metal);
+    for (gpusync__work *w; (w = q->free_work) != NULL;) {
+        q->free_work = (gpusync__work *)(void *)w->place.next;
+        GPUSYNC_FREE(w);
+    }
+    GPUSYNC_FREE(q->log);
+    if (q->passed)
+        gpusync__unref(q->passed);
+}
+
 /* Fills in and adds a new target. DEVICE_LOST: not added. */
-static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *dev, uint8_t kind)
+static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *dev, const gpusync__kind *kind)
 {
     t->device = dev;
     t->refs = 1;
     t->kind = kind;
+    t->spin = t->spin ? t->spin : dev->spin;
     gpusync__ring_init(&t->waiting);
     if (GPUSYNC__LOAD(&dev->lost))
         return GPUSYNC_ERROR_DEVICE_LOST;
@@ -2434,7 +2544,7 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
     t->at = dev->targets_end;
     *t->at = t;
     dev->targets_end = &t->next;
-    dev->objects += !(kind == GPUSYNC__TIMELINE && gpusync__timeline_of(t)->hidden);
+    dev->objects++;
     t->number = ++dev->made;
     t->alert = dev->lost ? GPUSYNC__LOST : 0; /* since the load */
     gpusync__unlock(dev);
@@ -2483,7 +2593,7 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
         return NULL;
     }
     /* In two parts: gcc 12 makes a loop of more than 80 bytes on x86-64 (rep stos), and single stores of fewer. */
-    memset(&w->links, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, links));
+    memset(&w->gate, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, gate));
     memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
     w->turn.next = w->place.next = w->stirring.next = NULL;
     w->tell.listed = false;
@@ -2507,20 +2617,12 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
     for (uint32_t i = 0; i < w->count; i++)
         gpusync__release(w->buffers[i]);
     gpusync__pool_pop(pool);
-    for (gpusync__link *link = w->links, *next; link; link = next) {
-        next = link->next;
-        gpusync__unref(link->target);
-        if (link->boxed)
-            GPUSYNC_FREE(link);
-    }
+    if (w->gate)
+        w->gate->free(w);
     if (w->buffers != w->few_buffers)
         GPUSYNC_FREE(w->buffers);
     if (w->error)
         GPUSYNC_FREE(w->error);
-    for (gpusync__work *part; (part = w->parts) != NULL;) {
-        w->parts = (gpusync__work *)(void *)part->place.next;
-        gpusync__work_unref(part);
-    }
     if (w->unsent)
         gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
     gpusync__lock(dev);
@@ -2542,12 +2644,29 @@ static void gpusync__work_unref(gpusync__work *w)
         gpusync__work_free(w);
 }
 
+/* Frees the links of work, and what was open, of a submission. */
+static void gpusync__free_links(gpusync__work *w)
+{
+    for (gpusync__link *link = w->links, *next; link; link = next) {
+        next = link->next;
+        gpusync__unref(link->target);
+        if (link->boxed)
+            GPUSYNC_FREE(link);
+    }
+    for (gpusync__work *part; (part = w->parts) != NULL;) {
+        w->parts = (gpusync__work *)(void *)part->place.next;
+        gpusync__work_unref(part);
+    }
+}
+
 /* Tells the trace that work has settled. */
 static void gpusync__tell(gpusync__job *job, gpusync__after *after)
 {
     gpusync__work *w = GPUSYNC__OF(gpusync__work, tell, job);
     (void)after;
-    gpusync__trace_work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
+    const gpusync__tracer *tracer = gpusync__tracer_of(w->queue->target.device);
+    if (tracer)
+        tracer->work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
     gpusync__work_unref(w);
 }
 
@@ -2564,6 +2683,13 @@ static void gpusync__alarm(gpusync__target *t, uint32_t reason)
     GPUSYNC__STORE(&t->alert, t->alert | reason);
 }
 
+/* Has held work sent that may go. */
+static void gpusync__issue_later(gpusync_queue *q, gpusync__after *after)
+{
+    if (gpusync__later(after, &q->issue))
+        gpusync__keep(&q->target);
+}
+
 /* Has work judged that is HELD or has ended: something that it waits for has changed. With a ticket only the first of its
    queue is. */
 static void gpusync__stir(gpusync__work *w, gpusync__after *after)
@@ -2574,8 +2700,8 @@ static void gpusync__stir(gpusync__work *w, gpusync__after *after)
         gpusync__put((held ? &q->ready : &q->over)->prev, &w->stirring);
     if (!held && !q->moved.next)
         gpusync__put(q->target.device->moved.prev, &q->moved);
-    if (held && gpusync__later(after, &q->issue))
-        gpusync__keep(&q->target);
+    if (held)
+        gpusync__issue_later(q, after);
 }
 
 /* The next work that is kept behind this one (NULL: the first), or NULL: late work, that with a ticket, UNORDERED work.
@@ -2612,7 +2738,7 @@ static void gpusync__stir_held(gpusync_queue *q, gpusync__after *after)
    out. */
 static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
-    const gpusync__info *info = &q->infos[ticket % GPUSYNC__INFOS];
+    const gpusync__info *info = &q->pace.infos[ticket % GPUSYNC__INFOS];
     uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
     if (!ticket || ticket > q->bad || (info->ticket == ticket && !info->failed))
         return GPUSYNC__WELL;
@@ -2639,12 +2765,19 @@ static bool gpusync__has_settled(const gpusync_queue *q, uint64_t ticket)
 }
 
 /* How a ticket or a value stands. BADLY: `error`, if there is one, gets the failure. */
-static int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+static inline int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
 {
-    if (t->kind == GPUSYNC__QUEUE) {
-        const gpusync_queue *q = gpusync__queue_of(t);
-        return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
-    }
+    return t->kind->stands(t, number, error);
+}
+
+static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+{
+    const gpusync_queue *q = gpusync__queue_of(t);
+    return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
+}
+
+static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+{
     if (number <= t->head.completed)
         return GPUSYNC__WELL; /* what was reached before a failure stays reached */
     if (!(t->alert & GPUSYNC__FAILED))
@@ -2654,13 +2787,19 @@ static int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_er
     return GPUSYNC__BADLY;
 }
 
+static int gpusync__items_stand(const gpusync__target *t, uint64_t number, gpusync_error *error)
+{
+    (void)error;
+    return number <= t->head.completed ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
+}
+
 /* -- what waits */
 
 /* Has the event read, and Metal asked for the next value, where other code signals the timeline. */
-static void gpusync__arm_later(gpusync_timeline *t, gpusync__after *after)
+static void gpusync__arm_later(gpusync__target *t, gpusync__after *after)
 {
-    if (t->outside && gpusync__later(after, &t->arm))
-        gpusync__keep(&t->target);
+    if (gpusync__timeline_of(t)->outside && gpusync__later(after, &gpusync__timeline_of(t)->arm))
+        gpusync__keep(t);
 }
 
 /* Lists what waits for its number of the target on one of its rings, if it is not listed. */
@@ -2669,8 +2808,8 @@ static void gpusync__list(gpusync__target *t, gpusync__node *ring, gpusync__node
     if (n->next)
         return;
     gpusync__insert(ring, n);
-    if (t->kind == GPUSYNC__TIMELINE)
-        gpusync__arm_later(gpusync__timeline_of(t), after);
+    if (t->kind->tend)
+        t->kind->tend(t, after);
 }
 
 /* Takes a sleeper off all its rings, and has it unparked. */
@@ -2705,7 +2844,15 @@ static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
     if (dev->watched || dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
         return;
     dev->watched = true;
+    dev->watch.run = gpusync__watch_soon;
     gpusync__later(after, &dev->watch);
+}
+
+/* A callback of the target is to run, or to be withdrawn, before a destroy returns. */
+static void gpusync__owe(gpusync__target *t)
+{
+    t->owed++;
+    t->device->run_due = gpusync__run_due;
 }
 
 /* Makes a callback the last of those that are due. */
@@ -2713,6 +2860,7 @@ static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__
 {
     gpusync__put(dev->due.prev, &c->node);
     c->turn = ++dev->due_last;
+    dev->call.run = gpusync__call;
     gpusync__later(after, &dev->call);
 }
 
@@ -2724,7 +2872,7 @@ static void gpusync__due(gpusync__node *node, gpusync__after *after)
     int stands = gpusync__stands(t, node->number, &c->error);
     if (stands == GPUSYNC__NOT_YET)
         gpusync__own_error(&c->error, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed before it had the value");
-    if (!c->fn && t->kind == GPUSYNC__QUEUE && gpusync__queue_of(t)->abandoned)
+    if (!c->fn && gpusync__as_queue(t) && gpusync__queue_of(t)->abandoned)
         c->user = NULL; /* the GPU may use the object: it is never released */
     gpusync__append(t->device, c, after);
 }
@@ -2753,13 +2901,21 @@ static void gpusync__stir_above(const gpusync__link *link, gpusync__after *after
         gpusync__stir(above->work, after);
 }
 
+/* Frees work, without the lock. */
+static void gpusync__free_job(gpusync__job *job, gpusync__after *after)
+{
+    (void)after;
+    gpusync__work_free(GPUSYNC__OF(gpusync__work, tell, job));
+}
+
 /* Drops a reference to work. The last one has it freed, without the lock. */
 static void gpusync__bury(gpusync__work *w, gpusync__after *after)
 {
     if (GPUSYNC__SUB(&w->refs, 1) != 1)
         return;
-    w->tell.next = after->dead ? &after->dead->tell : NULL;
-    after->dead = w;
+    w->tell.run = gpusync__free_job;
+    w->tell.next = after->last;
+    after->last = &w->tell;
 }
 
 /* Takes settled work off its queue of which nothing is to come. */
@@ -2776,7 +2932,7 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
         return;
     gpusync__stir_above(link, after);
     gpusync__unlist(&link->node);
-    gpusync__arm_later(gpusync__timeline_of(link->target), after); /* other code may have signalled more */
+    gpusync__arm_later(link->target, after); /* other code may have signalled more */
     link->work->listed--;
     gpusync__forget(link->work);
     gpusync__bury(link->work, after);
@@ -2829,7 +2985,7 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
     if (t->sent < value)
         t->sent = value;
     GPUSYNC__STORE(&target->head.completed, value);
-    t->rises |= gpusync__traces(target->device) && !t->hidden;
+    t->rises |= gpusync__tracer_of(target->device) && !t->hidden;
     if (by_host || t->rises) /* the write traces it */
         gpusync__write_later(t, after);
     gpusync__rise(&t->expecting, value, after);
@@ -2864,18 +3020,24 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
 /* How much committed work of the queue has not settled. */
 static uint64_t gpusync__unsettled(const gpusync_queue *q)
 {
-    return q->target.head.committed + q->target.head.submitted - q->stats.completions;
+    return q->target.head.committed + q->target.head.submitted - q->pace.stats.completions;
 }
 
-/* Tells the program of the end of an object that is destroyed later, when the work of a queue has settled. Its own
-   callbacks are due by then, and run before. */
-static void gpusync__tell_gone(gpusync__target *t, gpusync__after *after)
+/* An object that is destroyed later has ended, when the work of a queue has settled: its own callbacks are due by then,
+   and run before. */
+static void gpusync__tell_gone(gpusync__node *node, gpusync__after *after)
 {
-    const gpusync_queue *q = t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
-    if (!t->later || (q && gpusync__unsettled(q)))
-        return;
-    t->later = false;
-    gpusync__append(t->device, &t->gone, after);
+    gpusync__target *t = ((gpusync__callback *)(void *)node)->target;
+    gpusync_queue *q = gpusync__as_queue(t);
+    node->number = t->head.committed;
+    if (q && q->line.next != &q->line) {
+        gpusync__insert(&t->waiting, node);
+    } else if (q && q->loose.next != &q->loose) {
+        node->number = t->head.submitted;
+        gpusync__insert(&q->rest, node);
+    } else {
+        gpusync__append(t->device, &t->gone, after);
+    }
 }
 
 /* The first work with a ticket that has not settled, or NULL. */
@@ -2953,13 +3115,10 @@ static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, 
 GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync_error error;
-    const gpusync__link *link = w->links;
     if (w->result != GPUSYNC_OK) {
         gpusync__describe(w, &error);
     } else {
-        while (link && (link->signal || gpusync__stands(link->target, link->node.number, &error) != GPUSYNC__BADLY))
-            link = link->next;
-        if (!link)
+        if (!w->gate || w->gate->outcome(w, &error, after) != GPUSYNC__BADLY)
             error = q->stuck;
         if (!error.inherited)
             error.origin = error.ticket;
@@ -2975,7 +3134,8 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
         w->on_complete->error = error;
     gpusync__record_failure(q, &error);
     gpusync__stick(q, w, &error, after);
-    gpusync__fail_signals(w, &error, after);
+    if (w->gate)
+        w->gate->failed(w, &error, after);
 }
 
 /* -- settling */
@@ -2987,13 +3147,15 @@ static void gpusync__link_came(gpusync__node *node, gpusync__after *after)
 }
 
 /* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
-   when one of them is, or has failed. */
-static int gpusync__list_waits(gpusync__work *w, gpusync__after *after)
+   when one of them is, or has failed. error: gets the first failure, and nothing is listed. */
+static int gpusync__list_waits(gpusync__work *w, gpusync_error *error, gpusync__after *after)
 {
     int outcome = GPUSYNC__WELL;
     for (gpusync__link *link = w->links; link; link = link->next) {
-        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->node.number, NULL);
-        if (stands == GPUSYNC__NOT_YET)
+        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->node.number, error);
+        if (error && stands == GPUSYNC__BADLY)
+            return stands;
+        if (!error && stands == GPUSYNC__NOT_YET)
             gpusync__list(link->target,
                           w->state <= GPUSYNC__HELD && link->encoded ? &gpusync__timeline_of(link->target)->expecting
                                                                      : &link->target->waiting,
@@ -3010,7 +3172,7 @@ static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *
 {
     if (w->result != GPUSYNC_OK || w->unsent)
         return GPUSYNC__BADLY;
-    int outcome = w->links ? gpusync__list_waits(w, after) : GPUSYNC__WELL;
+    int outcome = w->gate ? w->gate->outcome(w, NULL, after) : GPUSYNC__WELL;
     return outcome == GPUSYNC__WELL && gpusync__spreads_to(q, w) ? GPUSYNC__BADLY : outcome;
 }
 
@@ -3041,7 +3203,7 @@ static inline void gpusync__show_times(const gpusync__work *w, gpusync__info *in
    a thread that sees the end finds the failure. */
 static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    gpusync__info *info = &q->infos[w->place.number % GPUSYNC__INFOS];
+    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
     int outcome = gpusync__outcome(q, w, after);
     if (outcome == GPUSYNC__NOT_YET)
         return false;
@@ -3055,10 +3217,10 @@ static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     if (outcome == GPUSYNC__BADLY)
         gpusync__settle_badly(q, w, after);
     w->state = GPUSYNC__SETTLED;
-    q->stats.completions++;
-    if (w->links)
-        gpusync__pass_links(w, after);
-    if (gpusync__traces(q->target.device) && q != &q->target.device->blocks) {
+    q->pace.stats.completions++;
+    if (w->gate)
+        w->gate->settled(w, after);
+    if (gpusync__tracer_of(q->target.device) && q != q->target.device->blocks) {
         GPUSYNC__ADD(&w->refs, 1);
         w->since_ns = gpusync_now_ns();
         w->tell.run = gpusync__tell;
@@ -3066,7 +3228,7 @@ static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     }
     if (w->on_complete) {
         w->on_complete->node.number = (uint64_t)gpusync__ticket_of(w);
-        gpusync__append(q->target.device, w->on_complete, after);
+        w->on_complete->node.fire(&w->on_complete->node, after);
         w->on_complete = NULL;
     }
     gpusync__unlist(&w->stirring); /* the timelines that it failed may be those that it waited for */
@@ -3075,16 +3237,15 @@ static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         gpusync__insert(&q->late, &w->place);
     gpusync__publish(q, w->unordered, after);
     if (w->turn.next) /* Metal has not made the signals yet */
-        gpusync__arm_later(q->passed, after);
-    if (q->target.later)
-        gpusync__tell_gone(&q->target, after);
+        q->passed->kind->tend(q->passed, after);
     gpusync__bury(w, after);
     return true;
 }
 
 /* Settles what has ended, as far as that may be now. */
-static void gpusync__settle_all(gpusync_queue *q, gpusync__after *after)
+static void gpusync__settle_all(gpusync__node *moved, gpusync__after *after)
 {
+    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, moved, moved);
     gpusync__work *w;
     while ((w = gpusync__first(q)) != NULL && w->state == GPUSYNC__ENDED && gpusync__settle(q, w, after)) {}
     while (q->over.next != &q->over) {
@@ -3097,10 +3258,7 @@ static void gpusync__settle_all(gpusync_queue *q, gpusync__after *after)
 /* Settles, before the unlock, all that a change has let settle. */
 static void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
 {
-    for (gpusync__node *n; (n = dev->moved.next) != &dev->moved;) {
-        gpusync__unlist(n);
-        gpusync__settle_all(GPUSYNC__OF(gpusync_queue, moved, n), after);
-    }
+    gpusync__rise(&dev->moved, UINT64_MAX, after);
 }
 
 /* -- room, and the end of work */
@@ -3149,10 +3307,10 @@ static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *
     gpusync_queue *q = w->queue;
     q->sent_count -= w->state == GPUSYNC__SENT;
     if (now) { /* how long tickets take, for the default spin */
-        uint64_t begun = w->since_ns > q->ended_ns ? w->since_ns : q->ended_ns;
+        uint64_t begun = w->since_ns > q->pace.ended_ns ? w->since_ns : q->pace.ended_ns;
         uint64_t took = now > begun ? now - begun : 0;
-        q->took_ns = q->took_ns ? (7 * q->took_ns + took) / 8 : took;
-        q->ended_ns = now;
+        q->pace.took_ns = q->pace.took_ns ? (7 * q->pace.took_ns + took) / 8 : took;
+        q->pace.ended_ns = now;
         w->since_ns = now;
     }
     w->state = GPUSYNC__ENDED;
@@ -3229,7 +3387,7 @@ static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
     bool in_turn = !w->unordered && !other->unordered && other->queue == w->queue;
     if (!link->encoded || !in_turn) /* the host makes it in the work's turn */
         return in_turn;
-    if (!w->queue->metal4) /* whose operations are in order */
+    if (!w->queue->port) /* whose operations are in order */
         link->behind = lower->node.number;
     /* The GPU waits for the lower value first, if the host ends this wait though the other work fails. */
     return lower->encoded && (!link->behind || !t->imported || t->order_only);
@@ -3240,7 +3398,7 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
 {
     const gpusync_timeline *t = gpusync__timeline_of(link->target);
     int stands = gpusync__stands(link->target, link->node.number, NULL);
-    if (stands != GPUSYNC__NOT_YET || link->target->kind == GPUSYNC__QUEUE)
+    if (stands != GPUSYNC__NOT_YET || gpusync__as_queue(link->target))
         return stands;
     if (link->encoded && (t->outside || t->coming >= link->node.number))
         return GPUSYNC__WELL;
@@ -3257,13 +3415,19 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
 /* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
 static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    int result = GPUSYNC__WELL;
     if (q->target.alert & GPUSYNC__CLOSED)
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->target.alert & GPUSYNC__LOST)
         gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
     if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
         return GPUSYNC__BADLY;
+    return w->gate ? w->gate->judge(w, after) : GPUSYNC__WELL;
+}
+
+/* Whether work may go, by its waits and signals. */
+static int gpusync__judge_links(gpusync__work *w, gpusync__after *after)
+{
+    int result = GPUSYNC__WELL;
     for (const gpusync__link *link = w->links; link; link = link->next) {
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
         if (may == GPUSYNC__BADLY)
@@ -3275,7 +3439,8 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         if (link->signal && !gpusync__may_signal(w, link))
             result = GPUSYNC__NOT_YET;
     if (result == GPUSYNC__NOT_YET)
-        gpusync__list_waits(w, after);
+        gpusync__list_waits(w, NULL, after);
+    w->queue->issue.run = gpusync__issue_job;
     return result;
 }
 
@@ -3328,11 +3493,11 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     if (dev->log)
         gpusync__later(after, &dev->loses);
-    if (dev->on_lost.lost && (dev->objects || !dev->ends))
-        gpusync__append(dev, &dev->on_lost, after);
+    if (dev->on_lost.node.fire && (dev->objects || !dev->ends))
+        dev->on_lost.node.fire(&dev->on_lost.node, after);
     for (gpusync__target *t = dev->targets; t; t = t->next) {
         gpusync__alarm(t, GPUSYNC__LOST);
-        if (t->kind != GPUSYNC__QUEUE)
+        if (!gpusync__as_queue(t))
             continue;
         gpusync__stir_held(gpusync__queue_of(t), after);
         gpusync__rouse_all(&gpusync__queue_of(t)->rooms, true, after);
@@ -3415,6 +3580,14 @@ static void gpusync__encode_signal(void *buffer, const gpusync__link *link)
     (buffer, gpusync__sel.encodeSignalEvent, t->event, link->node.number + t->base);
 }
 
+/* Encodes the signals of work that is about to be committed. */
+static void gpusync__encode_signals(gpusync__work *w)
+{
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal && link->encoded)
+            gpusync__encode_signal(w->buffers[w->count - 1], link);
+}
+
 /* Metal is about to have the signal: waits on the GPU, and higher signals, may go. */
 static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 {
@@ -3437,14 +3610,14 @@ GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__wor
         link = link->next;
     if (!link)
         return;
-    w->turn.number = ++q->passed->sent; /* UNORDERED work is not sent in the order of tickets */
+    w->turn.number = ++gpusync__timeline_of(q->passed)->sent; /* UNORDERED work is not sent in the order of tickets */
     w->turn.fire = gpusync__signalled;
     GPUSYNC__ADD(&w->refs, 1);
-    gpusync__insert(&q->passed->target.waiting, &w->turn);
+    gpusync__insert(&q->passed->waiting, &w->turn);
 }
 
 /* The waits of work that turns SENT are over for the host, and its signals are sent. */
-static __attribute__((__noinline__)) void gpusync__send_links(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+static void gpusync__send_links(gpusync__work *w, gpusync__after *after)
 {
     for (gpusync__link *link = w->links; link; link = link->next) {
         if (!link->signal)
@@ -3453,11 +3626,11 @@ static __attribute__((__noinline__)) void gpusync__send_links(gpusync_queue *q, 
             gpusync__send_signal(link, after);
         else
             link->encoded = false; /* its timeline has failed */
-        if (link->target->kind == GPUSYNC__QUEUE)
+        if (gpusync__as_queue(link->target))
             link->node.number = 0; /* the ticket has ended well, and newer ones may push its record out */
     }
-    if (q->metal4)
-        gpusync__keep_until_signalled(q, w);
+    if (w->queue->port)
+        w->queue->port->sent(w->queue, w);
 }
 
 /* Turns work SENT: the caller sends it next, under the order lock. */
@@ -3466,10 +3639,10 @@ static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync_
     if (w->state == GPUSYNC__HELD)
         gpusync__unhold(q, w, after);
     w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
-    w->running = q->metal4 ? w->given != 0 : w->count - w->passive;
+    w->running = q->port ? w->given != 0 : w->count - w->passive;
     q->sent_count++;
-    if (w->links)
-        gpusync__send_links(q, w, after);
+    if (w->gate)
+        w->gate->sent(w, after);
     if (w->running)
         return;
     gpusync__end(w, 0, after);
@@ -3508,19 +3681,18 @@ GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
         if (link->encoded && link->signal)
             gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->node.number);
     if (turn)
-        gpusync__operate(q, gpusync__sel.signalEvent, q->passed, turn);
+        gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(q->passed), turn);
 }
 
 /* Commits work that was set out. Under the order lock. */
 static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
 {
-    if (w->queue->metal4) {
-        gpusync__send_work4(dev, w);
+    if (w->queue->port) {
+        w->queue->port->send(dev, w);
         return;
     }
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal && link->encoded)
-            gpusync__encode_signal(w->buffers[w->count - 1], link);
+    if (w->gate)
+        w->gate->encode(w);
     for (uint32_t i = w->passive, count = w->count; i < count; i++)
         gpusync__send_one(dev, w, i);
 }
@@ -3557,8 +3729,9 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
         }
         if (!w)
             continue;
-        if (gpusync__traces(dev) && sends)
-            gpusync__trace_work(GPUSYNC_TRACE_SENT, w, now);
+        const gpusync__tracer *tracer = gpusync__tracer_of(dev);
+        if (tracer && sends)
+            tracer->work(GPUSYNC_TRACE_SENT, w, now);
         GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
         gpusync__work_unref(w);
     }
@@ -3618,10 +3791,9 @@ static void gpusync__write_event(gpusync__job *job, gpusync__after *after)
     t->rises = false;
     gpusync__unlock(dev);
     gpusync__pool_pop(pool);
-    if (rises) {
-        gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, &t->target, value);
-        gpusync__emit(dev, &event);
-    }
+    const gpusync__tracer *tracer = gpusync__tracer_of(dev);
+    if (rises && tracer)
+        tracer->value(&t->target, value);
     gpusync__unref(&t->target);
 }
 
@@ -3690,7 +3862,7 @@ static void gpusync__event_rose(void *block, void *event)
     gpusync__lock(t->target.device);
     if (t->armed <= b->value) /* else a block for a higher value is with Metal */
         t->armed = 0;
-    gpusync__arm_later(t, &after);
+    gpusync__arm_later(&t->target, &after);
     gpusync__finish(t->target.device, &after);
     gpusync__unref(&t->target);
 }
@@ -3757,8 +3929,6 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
             more = false;
         }
     }
-    if (after->failed)
-        gpusync__log_failure(after->failed);
 }
 
 /* Gives the room back of work that never ran. No lock is held. */
@@ -3775,7 +3945,7 @@ GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
     gpusync__go_on(dev, after);
-    bool more = after->woken || after->jobs || after->failed || after->dead;
+    bool more = after->woken || after->jobs || after->last;
     if (more)
         GPUSYNC__ADD(&dev->refs, 1);
     gpusync__unlock(dev);
@@ -3783,9 +3953,9 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
         return;
     gpusync__work_off(dev, after);
     gpusync__device_unref(dev);
-    for (gpusync__work *w; (w = after->dead) != NULL;) { /* last: the end of an object may call gpusync */
-        after->dead = w->tell.next ? GPUSYNC__OF(gpusync__work, tell, w->tell.next) : NULL;
-        gpusync__work_free(w);
+    for (gpusync__job *job; (job = after->last) != NULL;) {
+        after->last = job->next;
+        job->run(job, after);
     }
 }
 
@@ -3807,7 +3977,9 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
 {
     gpusync_device *dev = w->queue->target.device;
     gpusync_error told, *error = (gpusync_error *)GPUSYNC_MALLOC(sizeof *error);
-    gpusync__read_failure(w, source, &told);
+    gpusync__read_failure(source, w->queue->port ? w->buffers[w->first] : source, &told); /* a feedback has no label */
+    if (!told.label[0])
+        gpusync__copy_text(told.label, sizeof told.label, w->label);
     if (error)
         *error = told;
     uint64_t now = gpusync_now_ns();
@@ -3817,7 +3989,7 @@ GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__aft
         w->result = GPUSYNC_ERROR_EXECUTION;
         w->failure = told.failure;
         w->error = error;
-        after->failed = dev->log ? w : NULL;
+        after->failed = dev->log != NULL;
     }
     if (told.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || told.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
         gpusync__lose(dev, &told, now, after);
@@ -3838,7 +4010,7 @@ GPUSYNC__APART bool gpusync__has_error(void *source)
 /* Whether Metal 4 has given up a wait in front of the work: it ran, and a value is not reached. */
 static bool gpusync__was_cut(const gpusync__work *w)
 {
-    for (const gpusync__link *link = w->queue->metal4 ? w->links : NULL; link; link = link->next) {
+    for (const gpusync__link *link = w->links; link; link = link->next) {
         const gpusync_timeline *t = gpusync__timeline_of(link->target);
         if (link->encoded && !link->signal &&
             GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < link->node.number + t->base)
@@ -3847,17 +4019,26 @@ static bool gpusync__was_cut(const gpusync__work *w)
     return false;
 }
 
-/* Reads how a command buffer has ended, from it, or from a feedback of Metal 4, which has no status. The status is
-   terminal by then; should it not be, Metal's error decides. */
+/* Reads how work has ended, from its feedback, which has no status. */
+static void gpusync__read_end4(gpusync__work *w, void *feedback, gpusync__after *after)
+{
+    if (gpusync__has_error(feedback))
+        gpusync__failed(w, feedback, after);
+    else if (gpusync__was_cut(w))
+        gpusync__failed(w, NULL, after);
+}
+
+/* Reads how a command buffer has ended, from it. The status is terminal by then; should it not be, Metal's error
+   decides. */
 static inline void gpusync__read_end(gpusync__work *w, void *source, gpusync__after *after)
 {
-    bool metal4 = w->queue->metal4;
-    unsigned long status =
-        metal4 ? 0 : gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
+    if (w->queue->port) {
+        w->queue->port->read_end(w, source, after);
+        return;
+    }
+    unsigned long status = gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
     if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
         gpusync__failed(w, source, after);
-    else if (metal4 && gpusync__was_cut(w))
-        gpusync__failed(w, NULL, after);
     else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
         gpusync__failed(w, w->buffers[0], after);
 }
@@ -3869,7 +4050,7 @@ static inline void gpusync__over(gpusync__work *w, uint64_t now, gpusync__after 
     if (w->unordered)
         gpusync__settle(w->queue, w, after);
     else
-        gpusync__settle_all(w->queue, after);
+        gpusync__settle_all(&w->queue->moved, after);
 }
 
 /* Ends the work if it runs no more, and no handler was lost. */
@@ -3897,7 +4078,7 @@ static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusyn
     gpusync__end_if_over(w, --w->running, now, after);
     if (w->running || !settled)
         return;
-    gpusync__info *info = &q->infos[w->place.number % GPUSYNC__INFOS];
+    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
     if (!w->unordered && !w->deaf && info->ticket == w->place.number)
         gpusync__show_times(w, info);
     gpusync__forget(w);
@@ -3915,12 +4096,12 @@ static void gpusync__completed(void *block, void *argument)
         return;
     gpusync_device *dev = w->queue->target.device;
     /* The argument is perhaps a wrapper of the command buffer. */
-    void *source = w->queue->metal4 ? argument : w->buffers[((gpusync__handler *)block)->index];
+    void *source = w->queue->port ? argument : w->buffers[((gpusync__handler *)block)->index];
     if (argument)
         gpusync__read_end(w, source, &after);
     bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
     uint64_t now = gpusync_now_ns();
-    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !gpusync__traces(dev)) /* the trace tells the times of an end */
+    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !gpusync__tracer_of(dev)) /* the trace tells the times of an end */
         gpusync__end_early(w, now);
     if (argument) {
         start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
@@ -3931,6 +4112,8 @@ static void gpusync__completed(void *block, void *argument)
     w->deaf |= deaf;
     gpusync__count_handler(w, now, &after);
     gpusync__finish(dev, &after);
+    if (after.failed)
+        gpusync__log_failure(w);
     gpusync__work_unref(w);
 }
 
@@ -4006,7 +4189,7 @@ static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__
 static bool gpusync__is_over(const gpusync__work *w, bool *failed)
 {
     *failed = false;
-    if (w->queue->metal4)
+    if (w->queue->port)
         return false;                       /* it has no status: the feedback alone tells */
     for (uint32_t i = w->count; i-- > 0;) { /* the last is the last to end */
         unsigned long status = gpusync__status(w->buffers[i]);
@@ -4030,6 +4213,8 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
     if (w->state == GPUSYNC__SENT)
         gpusync__over(w, now, &after);
     gpusync__finish(dev, &after);
+    if (after.failed)
+        gpusync__log_failure(w);
     gpusync__work_unref(w);
 }
 
@@ -4106,24 +4291,26 @@ static void gpusync__abandon(gpusync_queue *q)
 
 #define GPUSYNC__SLICE_NS 50000000u /* from one look at the whole device to the next, at first */
 
-/* Looks at the whole device: Metal may have lost a handler, or a listener may not have heard. A queue of a lost device
-   that is destroyed later is given up. */
+/* The look of the kind. A queue of a lost device that is destroyed later is given up. */
+static void gpusync__look_at_queue(gpusync__target *t, uint64_t last)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__look(q, last);
+    if (!gpusync__lost_long(t->device))
+        return;
+    gpusync__lock(t->device);
+    bool gives_up = t->gone.node.next && gpusync__unsettled(q) && !q->abandoned;
+    gpusync__unlock(t->device);
+    if (gives_up)
+        gpusync__abandon(q);
+}
+
+/* Looks at the whole device: Metal may have lost a handler, or a listener may not have heard. */
 static void gpusync__look_everywhere(gpusync_device *dev)
 {
-    bool gone = gpusync__lost_long(dev);
-    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t)) {
-        if (t->kind == GPUSYNC__TIMELINE)
-            gpusync__look_at_event(gpusync__timeline_of(t));
-        if (t->kind != GPUSYNC__QUEUE)
-            continue;
-        gpusync_queue *q = gpusync__queue_of(t);
-        gpusync__look(q, UINT64_MAX);
-        gpusync__lock(dev);
-        bool gives_up = gone && t->later && gpusync__unsettled(q) && !q->abandoned;
-        gpusync__unlock(dev);
-        if (gives_up)
-            gpusync__abandon(q);
-    }
+    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t))
+        if (t->kind->look)
+            t->kind->look(t, UINT64_MAX);
 }
 
 /* The same for a thread that asks again and again: once in the time of a slice. Whether it was time. */
@@ -4173,14 +4360,46 @@ static inline bool gpusync__has_come(const gpusync__goal *goal)
     return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
 }
 
+/* The first work that a goal covers of which a handler is to come. NULL: there is none. */
+static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
+{
+    const gpusync__work *w = gpusync__next(q, NULL);
+    while (w && (!w->running || w->place.number > (w->unordered ? goal->unordered : goal->number)))
+        w = gpusync__next(q, w);
+    return w;
+}
+
+/* How a goal of a queue stands, which wants its handlers, too. */
+static int gpusync__heard(const gpusync__goal *goal, int stands)
+{
+    bool waits =
+        goal->handlers && stands != GPUSYNC__NOT_YET && gpusync__unheard(gpusync__queue_of(goal->target), goal);
+    return waits ? GPUSYNC__NOT_YET : stands;
+}
+
+/* A wait for a ticket. */
+static int gpusync__one_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+{
+    (void)wait;
+    return gpusync__heard(goal, gpusync__stands(goal->target, goal->number, error));
+}
+
 /* How everything up to the goal stands: its failure is the oldest on record that had not been told when the wait began,
    else the one that sticks. If the oldest was pushed off the record, the oldest that is left stands for it. A record of
    UNORDERED work has the ticket 0, and counts as soon as it is there. */
-static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusync_error *error)
+static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    (void)wait;
+    if (!error) {
+        q->told = goal->told > q->told ? goal->told : q->told;
+        GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
+        return GPUSYNC__BADLY;
+    }
     uint64_t first = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
-    if (!goal->from)
+    if (goal->fresh)
         goal->from = q->told + 1;
+    goal->fresh = false;
     if (!gpusync__has_come(goal))
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
@@ -4197,26 +4416,18 @@ static int gpusync__all_stand(const gpusync_queue *q, gpusync__goal *goal, gpusy
             oldest = record;
     }
     if (!oldest && !gpusync__sticks(q))
-        return GPUSYNC__WELL;
+        return gpusync__heard(goal, GPUSYNC__WELL);
     *error = oldest ? *oldest : q->stuck;
     error->dropped = lost;
-    return GPUSYNC__BADLY;
-}
-
-/* The first work that a goal covers of which a handler is to come. NULL: there is none. */
-static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
-{
-    const gpusync__work *w = gpusync__next(q, NULL);
-    while (w && (!w->running || w->place.number > (w->unordered ? goal->unordered : goal->number)))
-        w = gpusync__next(q, w);
-    return w;
+    return gpusync__heard(goal, GPUSYNC__BADLY);
 }
 
 /* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
    buffers, and the last was opened a second ago, a wait without a limit is in vain. */
-static int gpusync__room_stands(const gpusync__wait *wait, gpusync_queue *q, gpusync_error *error)
+static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
-    gpusync__node *n = &wait->goals->node;
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    gpusync__node *n = &goal->node;
     bool free = !n->next && !n->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
     q->room += free;
     if (free || n->number) { /* or a thread that gave room back has left the place to this one */
@@ -4243,18 +4454,19 @@ static bool gpusync__runs(const gpusync__target *t)
     return c != NULL;
 }
 
-/* How a goal stands by itself. BADLY: `error` gets the failure. */
-static int gpusync__goal_stands(gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+/* A wait until no other thread runs a callback of the target. */
+static int gpusync__calls_stand(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
-    gpusync_queue *q = gpusync__queue_of(goal->target);
-    int stands;
-    if (goal->kind == GPUSYNC__CALLS)
-        return gpusync__runs(goal->target) ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
-    if (goal->kind == GPUSYNC__ROOM)
-        return gpusync__room_stands(wait, q, error);
-    stands = goal->kind == GPUSYNC__ALL ? gpusync__all_stand(q, goal, error)
-                                        : gpusync__stands(goal->target, goal->number, error);
-    return stands != GPUSYNC__NOT_YET && goal->handlers && gpusync__unheard(q, goal) ? GPUSYNC__NOT_YET : stands;
+    (void)wait;
+    (void)error;
+    return gpusync__runs(goal->target) ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
+}
+
+/* A wait for a value, or for items. */
+static int gpusync__number_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+{
+    (void)wait;
+    return gpusync__stands(goal->target, goal->number, error);
 }
 
 /* Checks one goal that was open. Returns whether it ends the wait. */
@@ -4262,16 +4474,16 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
 {
     gpusync__goal *goal = &wait->goals[i];
     gpusync_error error;
-    int stands = gpusync__goal_stands(wait, goal, &error);
+    int stands = goal->stands(wait, goal, &error);
     if (stands == GPUSYNC__NOT_YET) { /* a reason to end all the same? */
         bool closed = goal->target->alert & GPUSYNC__CLOSED && !wait->drains;
-        bool lost = goal->kind != GPUSYNC__CALLS && gpusync__lost_long(wait->device);
+        bool lost = goal->stands != gpusync__calls_stand && gpusync__lost_long(wait->device);
         if (!closed && !lost)
             return false;
         gpusync__explain(&error, GPUSYNC_ERROR_DESTROYED);
         if (!closed)
             error = wait->device->loss;
-        goal->kind = GPUSYNC__NUMBER; /* ALL that has not ended tells of no failure */
+        goal->told = 0; /* everything that has not ended tells of no failure */
         stands = closed && wait->skips ? GPUSYNC__WELL : GPUSYNC__BADLY;
     }
     goal->over = true;
@@ -4286,11 +4498,10 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
     return wait->how != GPUSYNC_WAIT_ALL;
 }
 
-/* Whether a check of the goal may tell more than that it is open: loads alone. ROOM and CALLS have no `from`: always.
-   Everything (GPUSYNC__ALL): once at least, to note its `from`. */
+/* Whether a check of the goal may tell more than that it is open: loads alone. What has no number: always. */
 static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
-    return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || (goal->kind && !goal->from);
+    return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || goal->fresh;
 }
 
 /* Whether the wait is over. Under the lock. */
@@ -4303,12 +4514,9 @@ static bool gpusync__check(gpusync__wait *wait)
         all = all && goal->over;
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
-    const gpusync__goal *goal = over && wait->which < wait->count ? &wait->goals[wait->which] : NULL;
-    if (goal && goal->kind == GPUSYNC__ALL && !wait->drains) { /* what it has told the program */
-        gpusync_queue *q = gpusync__queue_of(goal->target);
-        q->told = goal->told > q->told ? goal->told : q->told;
-        GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
-    }
+    gpusync__goal *told = over && wait->which < wait->count ? &wait->goals[wait->which] : NULL;
+    if (told && told->told && !wait->drains)
+        told->stands(wait, told, NULL);
     return over;
 }
 
@@ -4327,19 +4535,21 @@ static bool gpusync__check_now(gpusync__wait *wait, bool first)
     return over;
 }
 
-/* Looks at what a goal waits for, if that is not reached: of a timeline at its event, and at the queue that is to
-   signal it next. */
+/* Looks at what a goal waits for, if that is not reached. */
 static void gpusync__look_at(const gpusync__goal *goal)
 {
     gpusync__target *t = goal->target;
-    uint64_t last = goal->kind == GPUSYNC__NUMBER ? goal->number : UINT64_MAX;
-    if (goal->over || GPUSYNC__LOAD(&t->head.completed) >= last)
-        return;
-    if (t->kind == GPUSYNC__QUEUE)
-        gpusync__look(gpusync__queue_of(t), last);
-    if (t->kind != GPUSYNC__TIMELINE)
-        return;
+    uint64_t last = goal->number && !goal->unordered ? goal->number : UINT64_MAX;
+    if (t->kind->look && !goal->over && GPUSYNC__LOAD(&t->head.completed) < last)
+        t->kind->look(t, last);
+}
+
+/* The look of the kind: at its event, and at the queue that is to signal it next. */
+static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last)
+{
     gpusync__look_at_event(gpusync__timeline_of(t));
+    if (last == UINT64_MAX) /* the whole device is looked at */
+        return;
     gpusync__lock(t->device);
     const gpusync__link *lowest = gpusync__lowest_sent(gpusync__timeline_of(t));
     gpusync_queue *sender = lowest ? lowest->work->queue : NULL;
@@ -4369,15 +4579,15 @@ static bool gpusync__look_now(gpusync__wait *wait)
 #define GPUSYNC__MANY 16 /* more goals are not spun for */
 
 /* How long to spin, where the program has set nothing: to the expected end if that is near, else briefly. */
-static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync_queue *q, uint64_t now)
+static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__pace *pace, uint64_t now)
 {
-    if (!q)
+    if (!pace)
         return wait->count > GPUSYNC__MANY ? 0 : GPUSYNC__BLIND_NS;
     gpusync__lock(wait->device);
-    uint64_t ahead = wait->goals->number - q->target.head.completed;
-    uint64_t took = q->took_ns, end = q->ended_ns + ahead * took;
-    bool skips = q->skips != 0;
-    q->skips -= skips;
+    uint64_t ahead = wait->goals->number - wait->goals->target->head.completed;
+    uint64_t took = pace->took_ns, end = pace->ended_ns + ahead * took;
+    bool skips = pace->skips != 0;
+    pace->skips -= skips;
     gpusync__unlock(wait->device);
     if (end < now)
         end = now + took;
@@ -4385,13 +4595,13 @@ static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync_queue *q, uint
     return skips ? 0 : near ? end - now + GPUSYNC__MARGIN_NS : GPUSYNC__BLIND_NS;
 }
 
-/* Spins, at most to the deadline. q: the queue that the wait is for, or NULL. */
-static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_spin *set, uint64_t now,
+/* Spins, at most to the deadline. pace: of the queue that the wait is for, or NULL. */
+static bool gpusync__spin(gpusync__wait *wait, gpusync__pace *pace, const gpusync_spin *set, uint64_t now,
                           uint64_t deadline)
 {
     const gpusync_hooks *hooks = &wait->device->hooks;
     uint64_t rounds = set ? (uint64_t)set->pause_iterations + set->yield_iterations : 0, next = now;
-    uint64_t longest = set ? set->max_spin_ns : gpusync__worth(wait, q, now);
+    uint64_t longest = set ? set->max_spin_ns : gpusync__worth(wait, pace, now);
     uint64_t until = longest && now < deadline && longest < deadline - now ? now + longest : deadline;
     const uint64_t begun = now;
     bool over = false;
@@ -4410,11 +4620,11 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync_queue *q, const gpusync_s
         next = now + GPUSYNC__LOOK_NS;
     }
     wait->spun_ns = now - begun;
-    if (set || !q)
+    if (set || !pace)
         return over;
     gpusync__lock(wait->device); /* after five spins in vain in a row more and more waits do not spin */
-    q->misses = over ? 0 : q->misses < 12 ? q->misses + 1 : 12;
-    q->skips = over || q->misses < 5 ? 0 : 1u << (q->misses - 5);
+    pace->misses = over ? 0 : pace->misses < 12 ? pace->misses + 1 : 12;
+    pace->skips = over || pace->misses < 5 ? 0 : 1u << (pace->misses - 5);
     gpusync__unlock(wait->device);
     return over;
 }
@@ -4427,35 +4637,28 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
     bool enough = false;
     for (size_t i = 0; i < wait->count && !enough; i++) {
         gpusync__goal *goal = &wait->goals[i];
+        gpusync__target *t = goal->target;
         if (goal->over)
             continue;
-        gpusync_queue *q = gpusync__queue_of(goal->target);
-        const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
-        bool rest = w ? w->unordered : goal->kind == GPUSYNC__ALL && goal->target->head.completed >= goal->number;
         goal->sleeper = s;
         goal->node.fire = gpusync__rouse;
-        goal->node.number = w ? w->place.number : rest ? goal->unordered : goal->number;
-        if (goal->kind == GPUSYNC__ROOM)
-            gpusync__put(q->rooms.prev, &goal->node);
-        else
-            gpusync__list(goal->target, rest ? &q->rest : &goal->target->waiting, &goal->node, after);
+        goal->node.number = goal->number;
+        gpusync__list(t, t->kind->ring ? t->kind->ring(goal) : &t->waiting, &goal->node, after);
         enough = wait->how == GPUSYNC_WAIT_ALL;
     }
 }
 
 /* Checks whether the wait is over, and lists the sleeper if not, in one hold: else a waker could come in between. One
-   that a thread is about to unpark is not listed: it comes here again. A wait for room keeps its place in the line. */
+   that a thread is about to unpark is not listed: it comes here again. A single goal keeps its place in the ring. */
 static bool gpusync__prepare(gpusync__wait *wait, gpusync__sleeper *s, bool last)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(wait->device);
-    bool in_line = wait->goals->kind == GPUSYNC__ROOM && wait->goals->node.next;
-    for (size_t i = 0; i < s->count && !in_line; i++)
-        gpusync__unlist(&s->goals[i].node);
     bool over = gpusync__check(wait);
-    if (in_line && (over || last))
-        gpusync__unlist(&s->goals->node);
-    if (!over && !last && !in_line && !GPUSYNC__LOAD_SEQ(&s->woken))
+    bool stays = s->count == 1 && s->goals->node.next && !over && !last;
+    for (size_t i = 0; i < s->count && !stays; i++)
+        gpusync__unlist(&s->goals[i].node);
+    if (!over && !last && !stays && !GPUSYNC__LOAD_SEQ(&s->woken))
         gpusync__enlist(wait, s, &after);
     gpusync__finish(wait->device, &after);
     return over;
@@ -4557,8 +4760,8 @@ static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *d
         return false;
     gpusync__lock(dev);
     const gpusync__caller *c = dev->callers;
-    while (c && (!pthread_equal(c->thread, pthread_self()) ||
-                 (c->target && c->target->kind == GPUSYNC__WARMUP && t && t->kind != GPUSYNC__WARMUP)))
+    while (c &&
+           (!pthread_equal(c->thread, pthread_self()) || (c->target && c->target->kind->makes && t && !t->kind->makes)))
         c = c->next;
     gpusync__unlock(dev);
     return c != NULL;
@@ -4579,35 +4782,29 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
     gpusync__unlock(wait->device);
     if (quiet)
         return;
-    bool compiles = t->kind == GPUSYNC__WARMUP;
     char name[96], what[80];
-    const char *kind = t->kind != GPUSYNC__QUEUE    ? "value"
-                       : goal->handlers             ? "handlers up to ticket"
-                       : goal->kind == GPUSYNC__ALL ? "everything up to ticket"
-                                                    : "ticket";
-    if (goal->kind == GPUSYNC__ROOM || compiles)
-        snprintf(what, sizeof what, "%s", compiles ? "items" : "room for a command buffer");
-    else
-        snprintf(what, sizeof what, "%s %" PRIu64 "%s", kind, goal->number, wait->count > 1 ? " and other points" : "");
+    snprintf(what, sizeof what, goal->number ? "%s %s %" PRIu64 "%s" : "%s", goal->what, t->kind->counts, goal->number,
+             wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
-                 "%s: a wait for %s ended at its limit of %.3f ms; gpusync_device_report tells why",
+                 "%s: a wait for%s ended at its limit of %.3f ms; gpusync_device_report tells why",
                  gpusync__name(t, name), what, (double)timeout_ns / 1e6);
 }
 
-/* Counts a wait. q: the queue of whose tickets it was, or NULL. */
-static void gpusync__count_wait(const gpusync__wait *wait, gpusync_queue *q)
+/* Counts a wait. pace: of the queue of whose tickets it was, or NULL. */
+static void gpusync__count_wait(const gpusync__wait *wait, gpusync__pace *pace)
 {
-    const gpusync__goal *goal = wait->goals;
     bool slept = wait->by == GPUSYNC_ENDED_SLEEP;
     double now = (double)wait->woken_ns;
+    uint64_t number = wait->goals->number;
     gpusync__lock(wait->device);
-    gpusync_stats *stats = q ? &q->stats : &wait->device->stats;
+    gpusync_stats *stats = pace ? &pace->stats : &wait->device->stats;
+    const gpusync__info *info = pace && slept ? &pace->infos[number % GPUSYNC__INFOS] : NULL;
+    double end = info && info->ticket == number ? info->gpu_end * 1e9 : 0;
     uint64_t *counts = &stats->waits_inline; /* the next five are in the order of gpusync_wait_end */
-    double end = slept && q ? q->infos[goal->number % GPUSYNC__INFOS].gpu_end * 1e9 : 0;
     counts[wait->by]++;
     stats->spins_in_vain += wait->spun_ns && wait->by > GPUSYNC_ENDED_SPIN;
     stats->spin_ns += wait->spun_ns;
-    if (end > 0 && end < now && q->infos[goal->number % GPUSYNC__INFOS].ticket == goal->number) {
+    if (end > 0 && end < now) {
         stats->wakes++;
         stats->wake_ns += (uint64_t)(now - end);
     }
@@ -4630,9 +4827,9 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
 {
     gpusync_device *dev = wait->device;
     gpusync__target *t = wait->goals->target;
-    bool queue = wait->count == 1 && t->kind == GPUSYNC__QUEUE;
-    gpusync_queue *q = queue && wait->goals->kind <= GPUSYNC__ALL ? gpusync__queue_of(t) : NULL;
-    uint64_t begun = gpusync__traces(dev) ? gpusync_now_ns() : 0;
+    gpusync__pace *pace = wait->count == 1 ? wait->goals->pace : NULL;
+    const gpusync__tracer *tracer = gpusync__tracer_of(dev);
+    uint64_t begun = tracer ? gpusync_now_ns() : 0;
     bool over = gpusync__check_now(wait, true);
     bool counts = !over;
     if (counts) {
@@ -4644,9 +4841,9 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     if (!over && !refused && timeout_ns) {
         uint64_t now = gpusync_now_ns(),
                  deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
-        const gpusync_spin *spin = set ? set : queue ? gpusync__queue_of(t)->spin : dev->spin;
+        const gpusync_spin *spin = set ? set : wait->count == 1 ? t->spin : dev->spin;
         wait->by = GPUSYNC_ENDED_SPIN;
-        over = gpusync__spin(wait, q, spin, now, deadline);
+        over = gpusync__spin(wait, pace, spin, now, deadline);
         if (!over) {
             wait->by = GPUSYNC_ENDED_SLEEP;
             over = gpusync__sleep(wait, now + wait->spun_ns, deadline);
@@ -4654,18 +4851,14 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     }
     if (!over && !refused && gpusync__look_around(dev)) /* a short wait ends before its first slice */
         over = gpusync__look_now(wait);
-    bool asks = refused && wait->goals->kind == GPUSYNC__ROOM && !timeout_ns;
-    gpusync_result result = asks      ? GPUSYNC_NOT_READY
-                            : refused ? GPUSYNC_ERROR_WOULD_DEADLOCK
-                            : over    ? wait->result
-                                      : GPUSYNC_TIMEOUT;
+    gpusync_result result = refused ? GPUSYNC_ERROR_WOULD_DEADLOCK : over ? wait->result : GPUSYNC_TIMEOUT;
     if (!over)
         wait->by = GPUSYNC_ENDED_UNMET;
     if (counts)
         GPUSYNC__SUB(&dev->waits, 1);
-    gpusync__count_wait(wait, q);
-    if (begun)
-        gpusync__trace_wait(wait, begun, result);
+    gpusync__count_wait(wait, pace);
+    if (tracer)
+        tracer->wait(wait, begun, result);
     if (refused) {
         wait->which = wait->count;
         gpusync__explain(wait->error, result);
@@ -4692,20 +4885,31 @@ static inline gpusync_result gpusync__number_of(const gpusync_point *point, uint
 /* Has a goal be for everything that its queue has committed. */
 static void gpusync__goal_all(gpusync__goal *goal)
 {
-    goal->kind = GPUSYNC__ALL;
+    goal->stands = gpusync__all_stand;
+    goal->what = " everything up to";
+    goal->fresh = true;
     goal->number = GPUSYNC__LOAD(&goal->target->head.committed);
     goal->unordered = GPUSYNC__LOAD(&goal->target->head.submitted);
 }
 
 /* Makes the goal of a point. */
-static inline gpusync_result gpusync__goal_of(const gpusync_point *point, gpusync__goal *goal)
+static inline gpusync_result gpusync__goal_of(const gpusync_point *point, bool handlers, gpusync__goal *goal)
 {
-    memset(goal, 0, offsetof(gpusync__goal, told));
+    memset(goal, 0, sizeof *goal);
     goal->target = gpusync__target_of(point);
-    if (point->timeline || point->ticket != GPUSYNC_EVERYTHING)
-        return gpusync__number_of(point, &goal->number);
-    gpusync__goal_all(goal);
-    return GPUSYNC_OK;
+    goal->what = "";
+    goal->stands = gpusync__number_stands;
+    if (!point->timeline) {
+        goal->stands = gpusync__one_stands;
+        goal->pace = &point->queue->pace;
+        goal->handlers = handlers;
+        goal->what = handlers ? " handlers up to" : "";
+        if (point->ticket == GPUSYNC_EVERYTHING) {
+            gpusync__goal_all(goal);
+            return GPUSYNC_OK;
+        }
+    }
+    return gpusync__number_of(point, &goal->number);
 }
 
 /* The device of a point. NULL: it names nothing. */
@@ -4722,12 +4926,13 @@ static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusy
     size_t made = 0;
     gpusync__lock(dev);
     for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
-        if (t->kind != GPUSYNC__QUEUE || t->alert & GPUSYNC__CLOSED)
+        if (!gpusync__as_queue(t) || t->alert & GPUSYNC__CLOSED)
             continue;
         gpusync__goal *goal = &goals[made++];
         memset(goal, 0, sizeof *goal);
         goal->target = t;
         goal->handlers = handlers;
+        goal->pace = &gpusync__queue_of(t)->pace;
         gpusync__goal_all(goal);
         gpusync__keep(t);
     }
@@ -4749,10 +4954,9 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
         return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
     bool handlers = options && options->handlers;
     size_t made = points ? 0 : gpusync__goals_of_device(dev, handlers, goals, count);
-    for (; points && made < count && (result = gpusync__goal_of(&points[made], &goals[made])) == GPUSYNC_OK; made++) {
+    for (; points && made < count && (result = gpusync__goal_of(&points[made], handlers, &goals[made])) == GPUSYNC_OK;
+         made++)
         gpusync__keep(goals[made].target);
-        goals[made].handlers = handlers && !points[made].timeline;
-    }
     gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, !points, false, GPUSYNC_ENDED_INLINE,
                           0,   0};
     if (result != GPUSYNC_OK)
@@ -4778,24 +4982,21 @@ GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, ui
     return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
 }
 
-/* A wait of the library's own for one thing of a target, to which the caller has a reference. drains: of a destroy. */
-static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint64_t number, uint64_t timeout_ns,
-                                         bool drains)
+/* A wait of the library's own for one thing of a target, to which the caller has a reference. */
+static gpusync_result gpusync__await_goal(gpusync__goal *goal, uint64_t timeout_ns)
 {
-    gpusync__goal goal;
     bool patient = timeout_ns == GPUSYNC_FOREVER;
-    memset(&goal, 0, sizeof goal);
-    goal.target = t;
-    goal.kind = kind;
-    goal.number = number;
-    if (kind == GPUSYNC__ALL)
-        gpusync__goal_all(&goal);
-    gpusync__wait wait = {
-        t->device, &goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, drains, false, patient, GPUSYNC_ENDED_INLINE, 0, 0};
-    if (!drains)
-        return gpusync__await(&wait, timeout_ns, NULL);
-    gpusync__sleep(&wait, gpusync_now_ns(), timeout_ns);
-    return wait.result;
+    gpusync__wait wait = {goal->target->device, goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, false, false, patient,
+                          GPUSYNC_ENDED_INLINE, 0,    0};
+    return gpusync__await(&wait, timeout_ns, NULL);
+}
+
+/* The same of a destroy: it goes on though the target is closed. */
+static void gpusync__drain(gpusync__goal *goal)
+{
+    gpusync__wait wait = {goal->target->device, goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, true, false, true,
+                          GPUSYNC_ENDED_INLINE, 0,    0};
+    gpusync__sleep(&wait, gpusync_now_ns(), GPUSYNC_FOREVER);
 }
 
 /* Whether the ticket has ended well, and nothing is to be told: loads alone. */
@@ -4836,10 +5037,10 @@ static __attribute__((__noinline__)) gpusync_result gpusync__ask(gpusync_queue *
                                                                  gpusync_times *times)
 {
     gpusync_error error;
-    const gpusync__info *info = &q->infos[goal->number % GPUSYNC__INFOS];
+    const gpusync__info *info = &q->pace.infos[goal->number % GPUSYNC__INFOS];
     gpusync__lock(q->target.device);
-    int stands = gpusync__goal_stands(NULL, goal, &error);
-    bool ended = stands != GPUSYNC__NOT_YET && goal->kind == GPUSYNC__NUMBER;
+    int stands = goal->stands(NULL, goal, &error);
+    bool ended = stands != GPUSYNC__NOT_YET && goal->stands == gpusync__one_stands;
     if (times && ended && info->ticket == goal->number) {
         times->gpu_start_s = info->gpu_start;
         times->gpu_end_s = info->gpu_end;
@@ -4861,11 +5062,11 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     gpusync__target *t = &queue->target;
     gpusync__goal goal;
     const gpusync_point point = gpusync_at_ticket(queue, ticket);
-    gpusync_result result = gpusync__goal_of(&point, &goal);
+    gpusync_result result = gpusync__goal_of(&point, false, &goal);
     if (result != GPUSYNC_OK)
         return result;
     if (!gpusync__has_come(&goal))
-        gpusync__look(queue, goal.kind == GPUSYNC__ALL ? UINT64_MAX : goal.number);
+        gpusync__look_at(&goal);
     if (!gpusync__has_come(&goal)) /* it may wait, on the GPU too, for work or values of others */
         gpusync__look_around(t->device);
     if (!gpusync__may_end(&goal))
@@ -4912,8 +5113,8 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
 static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 {
     dev->objects--;
-    if (!dev->objects && dev->ends)
-        gpusync__append(dev, &dev->gone, after);
+    if (!dev->objects && dev->gone.node.fire)
+        dev->gone.node.fire(&dev->gone.node, after);
 }
 
 /* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
@@ -4930,7 +5131,7 @@ static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, u
     GPUSYNC__STORE(&dev->running, dev->running + 1);
 }
 
-static void gpusync__drop_all_open(gpusync__target *t, gpusync__after *after);
+static void gpusync__drop_all_open(gpusync_queue *q, gpusync__after *after);
 
 /* It has run it. */
 static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
@@ -4943,7 +5144,6 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, cons
     GPUSYNC__STORE(&dev->running, dev->running - 1);
     if (!t)
         return;
-    gpusync__drop_all_open(t, after);
     gpusync__rise(&t->waiting, 0, after); /* a destroy */
 }
 
@@ -4983,6 +5183,8 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     gpusync__lock(dev);
     if (t && !c->ends)
         t->owed--;
+    if (t && gpusync__as_queue(t) && !c->ends)
+        gpusync__drop_all_open(gpusync__as_queue(t), &after);
     gpusync__caller_remove(dev, c->ends ? NULL : t, self, &after);
     gpusync__finish(dev, &after);
     if (!c->ends) /* else it is a field of the object, which may go next */
@@ -5072,7 +5274,7 @@ static void gpusync__watch(void *context)
     gpusync__look_everywhere(dev);
     gpusync__lock(dev);
     for (const gpusync__target *t = dev->targets; t; t = t->next)
-        owes |= t->owed || t->later;
+        owes |= t->owed || t->gone.node.next;
     dev->watched = owes;
     gpusync__unlock(dev);
     if (owes)
@@ -5111,7 +5313,7 @@ static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t num
     c->target = t;
     c->node.number = number;
     c->node.fire = gpusync__due;
-    t->owed++;
+    gpusync__owe(t);
     if (gpusync__stands(t, number, NULL) != GPUSYNC__NOT_YET) {
         gpusync__due(&c->node, after);
         return;
@@ -5239,9 +5441,14 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     gpusync_result result = gpusync__refuses(q, false);
     if (result != GPUSYNC_OK || gpusync__reserve(w) == GPUSYNC_OK)
         return result;
-    result = gpusync__await_one(&q->target, GPUSYNC__ROOM, 0, timeout_ns, false);
+    gpusync__goal goal;
+    memset(&goal, 0, sizeof goal);
+    goal.target = &q->target;
+    goal.stands = gpusync__room_stands;
+    goal.what = " room on";
+    result = gpusync__await_goal(&goal, timeout_ns);
     w->room = result == GPUSYNC_OK;
-    return result;
+    return result == GPUSYNC_ERROR_WOULD_DEADLOCK && !timeout_ns ? GPUSYNC_NOT_READY : result;
 }
 
 /* Drops open work. Under the lock. */
@@ -5334,7 +5541,7 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_create(gpusync_queue *queue, c
         *out = NULL;
     if (!queue || !out)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue->metal4)
+    if (queue->port)
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (!desc)
         desc = &none;
@@ -5375,9 +5582,9 @@ static inline gpusync_result gpusync__check_status(void *buffer)
 GPUSYNC__APART bool gpusync__learn(gpusync_queue *q, void *cls)
 {
     bool metal4 = gpusync__class_responds(cls, gpusync__sel.beginCommandBuffer);
-    if (metal4 == q->metal4)
+    if (metal4 == (q->port != NULL))
         __atomic_store_n(&q->known, cls, __ATOMIC_RELAXED);
-    return metal4 == q->metal4;
+    return metal4 == (q->port != NULL);
 }
 
 /* Whether this is a command buffer of the queue's kind. */
@@ -5392,7 +5599,7 @@ static inline gpusync_result gpusync__check_foreign(gpusync_queue *q, void *buff
 {
     if (!gpusync__fits(q, buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    if (q->metal4)
+    if (q->port)
         return GPUSYNC_OK; /* one of Metal 4 is of no queue */
     void *pool = gpusync__pool_push();
     bool ours = gpusync__send_id(buffer, gpusync__sel.commandQueue) == q->metal;
@@ -5441,13 +5648,23 @@ static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusy
     return rises ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
 }
 
-/* Whether the timelines of the work take its signals. */
-static __attribute__((__noinline__)) gpusync_result gpusync__accept_links(const gpusync__work *w)
+/* Enters the links of work, and the command buffers of a submission, if its timelines take the signals. */
+static gpusync_result gpusync__accept_links(gpusync__work *w, gpusync__after *after)
 {
-    gpusync_result result = GPUSYNC_OK;
+    gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
     for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
         if (link->signal)
             result = gpusync__accept_signal(w, link);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (w->submitted)
+        gpusync__join(w, after);
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal) {
+            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->node);
+            GPUSYNC__ADD(&w->refs, 1);
+            w->listed++;
+        }
     return result;
 }
 
@@ -5471,25 +5688,12 @@ static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
     gpusync__put((w->unordered ? &q->loose : &q->line)->prev, &w->place);
 }
 
-/* Lists the signals of work, and judges it. front: no held work is in front of it. */
-static __attribute__((__noinline__)) int gpusync__admit_links(gpusync_queue *q, gpusync__work *w, bool front,
-                                                              gpusync__after *after)
-{
-    for (gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal) {
-            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->node);
-            GPUSYNC__ADD(&w->refs, 1);
-            w->listed++;
-        }
-    return front ? gpusync__judge(q, w, after) : GPUSYNC__NOT_YET;
-}
-
 /* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. */
 static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync__line_up(q, w);
     bool front = !q->held || w->unordered || w->marker;
-    int may = w->links ? gpusync__admit_links(q, w, front, after) : front ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
+    int may = !front ? GPUSYNC__NOT_YET : w->gate ? gpusync__judge(q, w, after) : GPUSYNC__WELL;
     if (now)
         w->since_ns = now;
     if (may == GPUSYNC__WELL) {
@@ -5500,7 +5704,7 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpu
     q->held_count++;
     if (!q->held && !w->unordered)
         q->held = w;
-    q->stats.held += may == GPUSYNC__NOT_YET;
+    q->pace.stats.held += may == GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY) /* it never runs */
         gpusync__give_up(w, after);
 }
@@ -5516,7 +5720,7 @@ static gpusync_result gpusync__check_parts(const gpusync__work *w)
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
     }
-    return q->metal4 && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
+    return q->port && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
 }
 
 /* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed. */
@@ -5525,10 +5729,10 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
     gpusync_queue *q = w->queue;
     if (w->on_complete) {
         gpusync__keep(&q->target);
-        q->target.owed++;
+        gpusync__owe(&q->target);
         gpusync__watch_later(q->target.device, after);
     }
-    uint32_t places = q->metal4 && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
+    uint32_t places = q->port && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
     w->room += places;
     q->room += places;
     for (uint32_t i = w->first; i < w->count && q->open.next != &q->open; i++) {
@@ -5549,17 +5753,13 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
 static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, bool enqueued, uint64_t now,
                                          gpusync__after *after)
 {
-    gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
-    if (result == GPUSYNC_OK)
-        result = gpusync__refuses(q, w->marker);
-    if (result == GPUSYNC_OK && w->links)
-        result = gpusync__accept_links(w);
+    gpusync_result result = gpusync__refuses(q, w->marker);
     if (result == GPUSYNC_OK && enqueued && (w->pointed || q->held))
         result = GPUSYNC_ERROR_ENQUEUED;
+    if (result == GPUSYNC_OK && w->gate)
+        result = w->gate->accept(w, after);
     if (result != GPUSYNC_OK)
         return result;
-    if (w->submitted)
-        gpusync__join(w, after);
     gpusync__unlist(&w->place);
     gpusync__admit(q, w, now, after);
     return result;
@@ -5592,7 +5792,8 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     gpusync__work *foreign = NULL;
     gpusync_result result = GPUSYNC_OK;
     uint64_t last = GPUSYNC__LOAD(&q->target.head.committed);
-    bool timed = w || gpusync__traces(dev) || GPUSYNC__LOAD(&q->target.head.completed) >= last;
+    const gpusync__tracer *tracer = gpusync__tracer_of(dev);
+    bool timed = w || tracer || GPUSYNC__LOAD(&q->target.head.completed) >= last;
     uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
@@ -5615,15 +5816,15 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         gpusync__send_work(dev, w);
     gpusync__mutex_unlock(&q->order);
     bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
-    if (missed) /* a thread has found the order lock taken */
-        gpusync__issue(q, &after);
-    if (enters && gpusync__traces(dev) && now) {
-        gpusync__trace_work(GPUSYNC_TRACE_COMMIT, w, now);
+    if (enters && tracer && now) {
+        tracer->work(GPUSYNC_TRACE_COMMIT, w, now);
         if (state == GPUSYNC__SENT)
-            gpusync__trace_work(GPUSYNC_TRACE_SENT, w, now);
+            tracer->work(GPUSYNC_TRACE_SENT, w, now);
     }
     if (missed || moves) {
         gpusync__lock(dev);
+        if (missed) /* a thread has found the order lock taken */
+            gpusync__issue_later(q, &after);
         gpusync__finish(dev, &after);
     }
     if (enters)
@@ -5646,7 +5847,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
 {
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue->metal4)
+    if (queue->port)
         return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__refuses(queue, true);
     if (result == GPUSYNC_OK && behind)
@@ -5696,6 +5897,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, g
 
 /* -------------------------------------------------------------------------------- >>encode -- */
 
+static const gpusync__gate gpusync__linked = {
+    gpusync__accept_links, gpusync__judge_links,  gpusync__send_links, gpusync__encode_signals,
+    gpusync__list_waits,   gpusync__fail_signals, gpusync__pass_links, gpusync__free_links,
+};
+
 /* Adds a link to open work, or to a submission, whose signals are accepted as it enters. */
 static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
 {
@@ -5704,6 +5910,7 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
         gpusync__lock(dev); /* the report reads the links of open work */
     gpusync_result result = link->signal && !w->submitted ? gpusync__accept_signal(w, link) : GPUSYNC_OK;
     if (result == GPUSYNC_OK) {
+        w->gate = &gpusync__linked;
         *w->links_end = link;
         w->links_end = &link->next;
         w->link_count++;
@@ -5753,7 +5960,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     gpusync__keep(t);
     link->signal = signal;
     link->encoded = point->timeline && !w->by_host;
-    if (signal && w->queue->metal4 && gpusync__waits_on_gpu(w, point->timeline))
+    if (signal && w->queue->port && gpusync__waits_on_gpu(w, point->timeline))
         link->encoded = false;
     link->crossed = false;
     w->encodes |= link->encoded && !signal;
@@ -5808,7 +6015,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     bool opened = false;
     if (!q || !buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (q->metal4 || !gpusync__fits(q, buffer))
+    if (q->port || !gpusync__fits(q, buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result result = gpusync__refuses(q, true);
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__open_of(q, buffer, &opened, &result) : NULL;
@@ -5863,7 +6070,7 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     gpusync_result result = gpusync__check_foreign(q, buffer);
     if (result != GPUSYNC_OK)
         return result;
-    if (!q->metal4 && (result = gpusync__check_status(buffer)) != GPUSYNC_OK)
+    if (!q->port && (result = gpusync__check_status(buffer)) != GPUSYNC_OK)
         return result;
     w->buffers[w->count++] = gpusync__retain(buffer);
     return GPUSYNC_OK;
@@ -5872,7 +6079,7 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
 /* Makes gpusync's own command buffer, with the waits; or Metal 4's commit options. */
 static gpusync_result gpusync__add_own(gpusync__work *w)
 {
-    bool metal4 = w->queue->metal4;
+    bool metal4 = w->queue->port != NULL;
     void *made = w->buffers[0] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
     for (const gpusync__link *link = w->links; link && made && !metal4; link = link->next)
         if (link->encoded && !link->signal)
@@ -5884,9 +6091,10 @@ static gpusync_result gpusync__add_own(gpusync__work *w)
 static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submission *s)
 {
     w->submitted = true;
+    w->gate = &gpusync__linked;
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
     w->given = (uint32_t)s->command_buffer_count;
-    bool metal4 = w->queue->metal4;
+    bool metal4 = w->queue->port != NULL;
     w->by_host = !(s->flags & GPUSYNC_SUBMIT_ON_GPU) || !w->given;
     gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = s->wait_count ? gpusync__add_links(w, s->wait_points, s->wait_count, false) : GPUSYNC_OK;
@@ -5904,6 +6112,13 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     return result;
 }
 
+/* The submission has settled. */
+static void gpusync__complete(gpusync__node *node, gpusync__after *after)
+{
+    gpusync__callback *c = (gpusync__callback *)(void *)node;
+    gpusync__append(c->target->device, c, after);
+}
+
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *s, gpusync_ticket *ticket)
 {
     const uint32_t flags = GPUSYNC_SUBMIT_ON_GPU | GPUSYNC_SUBMIT_UNORDERED;
@@ -5917,6 +6132,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
         c->fn = s->on_complete;
         c->user = s->user;
         c->target = &queue->target;
+        c->node.fire = gpusync__complete;
         w->on_complete = c;
     }
     if (result == GPUSYNC_OK)
@@ -5947,8 +6163,8 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 {
     if (!queue || !command_buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue->metal4)
-        return gpusync__commit4(queue, command_buffer, ticket);
+    if (queue->port)
+        return queue->port->commit(queue, command_buffer, ticket);
     gpusync_result refused = gpusync__refuses(queue, false); /* a closed queue may have released the buffer */
     if (refused != GPUSYNC_OK)
         return refused;
@@ -6016,11 +6232,16 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
     gpusync_result result =
         t->listening || !t->outside ? gpusync__event_for(t, device, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK)
-        result = gpusync__target_begin(&t->target, device, GPUSYNC__TIMELINE);
+        result = gpusync__target_begin(&t->target, device, &gpusync__timelines);
     if (result != GPUSYNC_OK) {
-        gpusync__timeline_free(t, false);
+        gpusync__timeline_free(&t->target);
         GPUSYNC_FREE(t);
         return result;
+    }
+    if (hidden) {
+        gpusync__lock(device);
+        device->objects--;
+        gpusync__unlock(device);
     }
     gpusync__look_at_event(t);
     *out = t;
@@ -6093,6 +6314,34 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     return result;
 }
 
+/* The queue of the work that stands for blocks, made once. NULL: no memory. */
+static gpusync_queue *gpusync__blocks_of(gpusync_device *dev)
+{
+    gpusync__lock(dev);
+    gpusync_queue *q = dev->blocks;
+    gpusync__unlock(dev);
+    if (q)
+        return q;
+    q = (gpusync_queue *)gpusync__zeroed(sizeof *q);
+    if (q) {
+        q->target.device = dev;
+        q->target.kind = &gpusync__queues;
+        q->target.refs = 1;
+        q->free_count = GPUSYNC__FREE_WORK; /* it keeps no memory */
+        gpusync__copy_label(q->target.label, sizeof q->target.label, "blocks of other code");
+        gpusync__ring_init(&q->target.waiting);
+        gpusync__queue_rings(q);
+    }
+    gpusync__lock(dev);
+    gpusync_queue *spare = dev->blocks ? q : NULL; /* another thread has made it meanwhile */
+    if (!dev->blocks)
+        dev->blocks = q;
+    q = dev->blocks;
+    gpusync__unlock(dev);
+    GPUSYNC_FREE(spare);
+    return q;
+}
+
 /* Enters work that stands for a block, if its timeline takes the signal. Under the lock. */
 static gpusync_result gpusync__enter_block(gpusync__work *w, gpusync__after *after)
 {
@@ -6123,7 +6372,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_signal_from(gpusync_timeline *ti
     void *sel = gpusync__sel_register(selector);
     if (!GPUSYNC__WITH(signed char, void *)(object, gpusync__sel_register("respondsToSelector:"), sel))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    gpusync__work *w = gpusync__work_new(&dev->blocks, NULL, 1);
+    gpusync_queue *blocks = gpusync__blocks_of(dev);
+    gpusync__work *w = blocks ? gpusync__work_new(blocks, NULL, 1) : NULL;
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->submitted = w->unordered = w->by_host = true;
@@ -6218,97 +6468,138 @@ GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uin
                               run them (gpusync__close); then gpusync__tell_gone tells of the end of a destroy_later
      memory                   goes with the last reference: gpusync__target_free */
 
-/* Drops the open work of a closed queue, but not while it owes callbacks: they may encode. */
-static void gpusync__drop_all_open(gpusync__target *t, gpusync__after *after)
+/* Where a goal waits: for a late handler, for UNORDERED work, for a place behind those that came first, or for a
+   ticket. */
+static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
 {
-    gpusync_queue *q = gpusync__queue_of(t);
-    bool drops = t->kind == GPUSYNC__QUEUE && t->alert & GPUSYNC__CLOSED && !t->owed;
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
+    bool rest = w ? w->unordered : goal->unordered && q->target.head.completed >= goal->number;
+    if (w)
+        goal->node.number = w->place.number;
+    else if (rest)
+        goal->node.number = goal->unordered;
+    if (goal->stands == gpusync__room_stands)
+        return &q->rooms;
+    return rest ? &q->rest : &q->target.waiting;
+}
+
+/* Drops the open work of a closed queue, but not while it owes callbacks: they may encode. */
+static void gpusync__drop_all_open(gpusync_queue *q, gpusync__after *after)
+{
+    bool drops = q->target.alert & GPUSYNC__CLOSED && !q->target.owed;
     while (drops && q->open.next != &q->open)
         gpusync__drop_open(gpusync__work_at(&q->open, q->open.next), after);
 }
 
-/* Closes the target. later: what tells of its end, or NULL. False: it was closed already. */
-static bool gpusync__shut(gpusync__target *t, const gpusync__callback *later)
+static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after)
 {
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(t->device);
-    bool first = !(t->alert & GPUSYNC__CLOSED);
-    gpusync_queue *q = first && t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
-    if (first && t->kind == GPUSYNC__TIMELINE)
-        gpusync__rouse_all(&gpusync__timeline_of(t)->expecting, true, &after);
-    if (first) {
-        gpusync__alarm(t, GPUSYNC__CLOSED);
-        gpusync__rouse_all(&t->waiting, !q, &after);
-    }
-    if (q) {
-        gpusync__drop_all_open(t, &after);
-        gpusync__rouse_all(&q->rest, true, &after);
-        gpusync__rouse_all(&q->rooms, true, &after);
-        gpusync__stir_held(q, &after);
-    }
-    if (first && later) {
-        t->gone = *later;
-        t->later = true;
-        gpusync__watch_later(t->device, &after);
-        gpusync__go_on(t->device, &after);
-        gpusync__tell_gone(t, &after);
-    }
-    gpusync__finish(t->device, &after);
-    return first;
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__drop_all_open(q, after);
+    gpusync__rouse_all(&t->waiting, false, after);
+    gpusync__rouse_all(&q->rest, true, after);
+    gpusync__rouse_all(&q->rooms, true, after);
+    gpusync__stir_held(q, after);
 }
 
-/* Destroys an object, and waits. waits: for the GPU, too, but not for a lost device that has not ended the work. */
-static gpusync_result gpusync__close(gpusync__target *t, bool waits)
+static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after)
+{
+    gpusync__rouse_all(&gpusync__timeline_of(t)->expecting, true, after);
+    gpusync__rouse_all(&t->waiting, true, after);
+}
+
+static void gpusync__shut_warmup(gpusync__target *t, gpusync__after *after)
+{
+    gpusync__rouse_all(&t->waiting, true, after);
+}
+
+/* Closes the target. False: it was closed already. Under the lock. */
+static bool gpusync__shut(gpusync__target *t, gpusync__after *after)
+{
+    if (t->alert & GPUSYNC__CLOSED)
+        return false;
+    gpusync__alarm(t, GPUSYNC__CLOSED);
+    t->kind->shut(t, after);
+    return true;
+}
+
+/* What a destroy of a queue waits for. True: it has given work up that Metal has. */
+static bool gpusync__drain_queue(gpusync__target *t)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__goal all;
+    memset(&all, 0, sizeof all);
+    all.target = t;
+    gpusync__goal_all(&all);
+    gpusync__look(q, UINT64_MAX);
+    if (gpusync_in_flight(q))
+        gpusync__drain(&all);
+    if (!gpusync_in_flight(q))
+        return false;
+    gpusync__abandon(q);
+    return true;
+}
+
+/* The same without a wait. */
+static bool gpusync__give_up_queue(gpusync__target *t)
+{
+    gpusync__abandon(gpusync__queue_of(t));
+    return false;
+}
+
+/* Destroys an object. ends: waits for what Metal has; true: it has given that up, because the device is lost. */
+static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__target *))
 {
     gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__goal calls;
     if (!t)
         return GPUSYNC_OK;
     gpusync_device *dev = t->device;
     if (gpusync__in_callback(dev, t))
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    if (!gpusync__shut(t, NULL))
+    gpusync__lock(dev);
+    bool first = gpusync__shut(t, &after);
+    gpusync__finish(dev, &after);
+    if (!first)
         return GPUSYNC_ERROR_DESTROYED;
-    gpusync_queue *q = t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
-    if (q && waits)
-        gpusync__look(q, UINT64_MAX);
-    if (q && waits && gpusync_in_flight(q))
-        gpusync__await_one(t, GPUSYNC__ALL, 0, GPUSYNC_FOREVER, true);
-    bool gives_up = q && (!waits || gpusync_in_flight(q));
-    if (gives_up)
-        gpusync__abandon(q);
+    bool gave_up = ends && ends(t);
+    memset(&calls, 0, sizeof calls);
+    calls.target = t;
+    calls.stands = gpusync__calls_stand;
+    calls.what = " the return of callbacks of";
     for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
-        bool ran = gpusync__run_due(dev, t, SIZE_MAX) != 0;
         gpusync__lock(dev);
         owes = t->owed != 0;
+        size_t (*run)(gpusync_device *, const gpusync__target *, size_t) = dev->run_due;
         gpusync__unlock(dev);
-        if (owes && !ran)
-            gpusync__await_one(t, GPUSYNC__CALLS, 0, GPUSYNC_FOREVER, true);
+        if (owes && (!run || !run(dev, t, SIZE_MAX)))
+            gpusync__drain(&calls);
     }
     gpusync__lock(dev);
     gpusync__object_gone(dev, &after);
     gpusync__finish(dev, &after);
     gpusync__unref(t);
-    return gives_up && waits ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
+    return gave_up ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
-    return gpusync__close((gpusync__target *)warmup, true);
+    return gpusync__close((gpusync__target *)warmup, NULL);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
 {
-    return gpusync__close((gpusync__target *)queue, true);
+    return gpusync__close((gpusync__target *)queue, gpusync__drain_queue);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
 {
-    return gpusync__close((gpusync__target *)queue, false);
+    return gpusync__close((gpusync__target *)queue, gpusync__give_up_queue);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
-    return gpusync__close((gpusync__target *)timeline, true);
+    return gpusync__close((gpusync__target *)timeline, NULL);
 }
 
 /* Fills in what tells of the end of an object: a field of the object, so that it needs no memory then. */
@@ -6324,11 +6615,19 @@ static void gpusync__gone_init(gpusync__callback *c, gpusync__target *t, gpusync
 /* Destroys an object without waiting. */
 static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
 {
-    gpusync__callback gone;
+    gpusync__after after = GPUSYNC__NOTHING;
     if (!t)
         return GPUSYNC_OK;
-    gpusync__gone_init(&gone, t, destroyed, user);
-    return gpusync__shut(t, &gone) ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+    gpusync__lock(t->device);
+    bool first = gpusync__shut(t, &after);
+    if (first) {
+        gpusync__gone_init(&t->gone, t, destroyed, user);
+        t->gone.node.fire = gpusync__tell_gone;
+        gpusync__tell_gone(&t->gone.node, &after);
+        gpusync__watch_later(t->device, &after);
+    }
+    gpusync__finish(t->device, &after);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed,
@@ -6373,6 +6672,13 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     return GPUSYNC_OK;
 }
 
+/* The last object of a device is gone that is destroyed later. */
+static void gpusync__device_gone(gpusync__node *node, gpusync__after *after)
+{
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, gone.node, node);
+    gpusync__append(dev, &dev->gone, after);
+}
+
 GPUSYNC__SELDOM gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpusync_destroyed_fn destroyed,
                                                             void *user)
 {
@@ -6383,10 +6689,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy_later(gpusync_device *dev,
     bool first = !dev->ends;
     if (first) {
         gpusync__gone_init(&dev->gone, NULL, destroyed, user);
+        dev->gone.node.fire = gpusync__device_gone;
         dev->ends = true;
     }
     if (first && !dev->objects)
-        gpusync__append(dev, &dev->gone, &after);
+        gpusync__device_gone(&dev->gone.node, &after);
     gpusync__finish(dev, &after);
     return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
 }
@@ -6421,7 +6728,7 @@ static void gpusync__queue_rings(gpusync_queue *q)
     gpusync__ring_init(&q->over);
     gpusync__ring_init(&q->rest);
     gpusync__ring_init(&q->rooms);
-    q->issue.run = gpusync__issue_job;
+    q->moved.fire = gpusync__settle_all;
 }
 
 /* Fills in a new device. */
@@ -6430,18 +6737,9 @@ static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc 
     dev->metal = metal;
     dev->refs = 1;
     gpusync__ring_init(&dev->moved);
-    dev->call.run = gpusync__call;
-    dev->watch.run = gpusync__watch_soon;
     dev->loses.run = gpusync__log_loss;
     gpusync__ring_init(&dev->due);
     dev->targets_end = &dev->targets;
-    gpusync_queue *blocks = &dev->blocks;
-    blocks->target.device = dev;
-    blocks->target.refs = 1;
-    gpusync__copy_label(blocks->target.label, sizeof blocks->target.label, "blocks of other code");
-    gpusync__ring_init(&blocks->target.waiting);
-    gpusync__queue_rings(blocks);
-    blocks->free_count = GPUSYNC__FREE_WORK; /* it keeps no memory */
     if (desc->hooks)
         dev->hooks = *desc->hooks;
     if (!dev->hooks.yield)
@@ -6541,18 +6839,9 @@ static void *gpusync__new_queue4(const gpusync_device *dev, const char *label)
     return queue;
 }
 
-/* Makes or retains the Metal queue. Needs a pool. */
-static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc)
+/* Retains a Metal queue of the program's, of the kind that answers the selector. Needs a pool. */
+static gpusync_result gpusync__take_queue(gpusync_queue *q, const gpusync_device *dev, void *given, void *sel)
 {
-    void *given = desc->metal_queue;
-    if (!given && q->metal4 && !gpusync__has_metal4(dev->metal))
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    if (!given) {
-        q->metal = q->metal4 ? gpusync__new_queue4(dev, desc->label) : gpusync__new_queue(dev, q->limit, desc->label);
-        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
-        return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-    }
-    void *sel = q->metal4 ? gpusync__sel.commit4 : gpusync__sel.commandBuffer;
     if (!gpusync__class_responds(gpusync__class_of(given), sel))
         return GPUSYNC_ERROR_UNSUPPORTED;
     void *device = gpusync__send_id(given, gpusync__sel.device); /* wrappers of validation layers differ by pointer */
@@ -6560,20 +6849,48 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, const gpusync_devic
                        GPUSYNC__AS(uint64_t)(dev->metal, gpusync__sel.registryID))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     q->metal = gpusync__retain(given);
-    if (desc->label)
-        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
-    else
-        gpusync__copy_string(q->target.label, sizeof q->target.label, gpusync__send_id(given, gpusync__sel.label));
+    gpusync__copy_string(q->target.label, sizeof q->target.label, gpusync__send_id(given, gpusync__sel.label));
     return GPUSYNC_OK;
 }
 
+/* Makes or retains the Metal queue. Needs a pool. */
+static gpusync_result gpusync__metal_queue(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
+{
+    if (desc->metal_queue)
+        return gpusync__take_queue(q, dev, desc->metal_queue, gpusync__sel.commandBuffer);
+    q->metal = gpusync__new_queue(dev, q->limit, desc->label);
+    return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+}
+
+/* The same of Metal 4, and the timeline of its signals. */
+static gpusync_result gpusync__metal4_queue(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
+{
+    static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
+    gpusync_timeline *passed = NULL;
+    gpusync_result result = GPUSYNC_OK;
+    if (desc->metal_queue)
+        result = gpusync__take_queue(q, dev, desc->metal_queue, gpusync__sel.commit4);
+    else if (!gpusync__has_metal4(dev->metal))
+        result = GPUSYNC_ERROR_UNSUPPORTED;
+    else if ((q->metal = gpusync__new_queue4(dev, desc->label)) == NULL)
+        result = GPUSYNC_ERROR_METAL_NIL;
+    if (result == GPUSYNC_OK)
+        result = gpusync__timeline_make(dev, &own, true, &passed);
+    if (result == GPUSYNC_OK)
+        q->passed = &passed->target;
+    return result;
+}
+
+static const gpusync__port gpusync__metal4 = {
+    gpusync__metal4_queue, gpusync__commit4, gpusync__keep_until_signalled, gpusync__send_work4, gpusync__read_end4,
+};
+
 /* Fills in a new queue. */
-static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, const gpusync_queue_desc *desc,
-                                bool metal4)
+static void gpusync__queue_init(gpusync_queue *q, const gpusync_queue_desc *desc, const gpusync__port *port)
 {
     const uint32_t most = UINT32_MAX / 8;
-    q->metal4 = metal4;
-    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : metal4 ? most : 63;
+    q->port = port;
+    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : port ? most : 63;
     q->limit = q->limit < most ? q->limit : most;
     q->log_size = desc->error_log_count ? desc->error_log_count : 64;
     gpusync__queue_rings(q);
@@ -6582,18 +6899,16 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_device *dev, con
         q->log_size = q->limit; /* the first failure stays on record beside those that inherit it */
     q->user = desc->user;
     q->encoder_status = desc->encoder_status;
-    q->spin = dev->spin;
     if (desc->spin) {
         q->own_spin = *desc->spin;
-        q->spin = &q->own_spin;
+        q->target.spin = &q->own_spin;
     }
 }
 
-static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_queue_desc *desc, bool metal4,
-                                          gpusync_queue **out)
+static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_queue_desc *desc,
+                                          const gpusync__port *port, gpusync_queue **out)
 {
     static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, NULL};
-    static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
     gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (out)
         *out = NULL;
@@ -6604,25 +6919,21 @@ static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_que
     gpusync_queue *q = (gpusync_queue *)gpusync__zeroed(sizeof *q);
     if (!q)
         return result;
-    gpusync__queue_init(q, dev, desc, metal4);
+    gpusync__queue_init(q, desc, port);
     q->log = (gpusync_error *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
     if (q->log) {
         void *pool = gpusync__pool_push();
-        result = gpusync__metal_queue(q, dev, desc);
+        result = port ? port->make(q, dev, desc) : gpusync__metal_queue(q, dev, desc);
+        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
         gpusync__pool_pop(pool);
     }
-    if (result == GPUSYNC_OK && metal4)
-        result = gpusync__timeline_make(dev, &own, true, &q->passed);
     if (result == GPUSYNC_OK)
-        result = gpusync__target_begin(&q->target, dev, GPUSYNC__QUEUE);
+        result = gpusync__target_begin(&q->target, dev, &gpusync__queues);
     if (result == GPUSYNC_OK) {
         *out = q;
         return result;
     }
-    if (q->passed)
-        gpusync__unref(&q->passed->target);
-    gpusync__release_pooled(q->metal);
-    GPUSYNC_FREE(q->log);
+    gpusync__queue_free(&q->target);
     GPUSYNC_FREE(q);
     return result;
 }
@@ -6630,13 +6941,13 @@ static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_que
 GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
                                                     gpusync_queue **out)
 {
-    return gpusync__queue_make(device, desc, false, out);
+    return gpusync__queue_make(device, desc, NULL, out);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_metal4_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
                                                            gpusync_queue **out)
 {
-    return gpusync__queue_make(device, desc, true, out);
+    return gpusync__queue_make(device, desc, &gpusync__metal4, out);
 }
 
 /* -- what else a program asks */
@@ -6720,10 +7031,17 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, 
     if (!queue)
         *stats = device->stats;
     for (const gpusync__target *t = device->targets; t; t = t->next)
-        if (t->kind == GPUSYNC__QUEUE && (!queue || t == &queue->target))
+        if (gpusync__as_queue(t) && (!queue || t == &queue->target))
             gpusync__add_stats(stats, gpusync__queue_of(t));
     gpusync__unlock(device);
     return GPUSYNC_OK;
+}
+
+/* The device is lost. */
+static void gpusync__loss_due(gpusync__node *node, gpusync__after *after)
+{
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, on_lost.node, node);
+    gpusync__append(dev, &dev->on_lost, after);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_device_on_lost(gpusync_device *device, gpusync_lost_fn fn, void *user)
@@ -6732,23 +7050,28 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_on_lost(gpusync_device *device, gp
     if (!device || !fn)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__lock(device);
-    bool first = !device->on_lost.lost;
+    bool first = !device->on_lost.node.fire;
     if (first) {
         device->on_lost.lost = fn;
         device->on_lost.user = user;
         device->on_lost.ends = true;
+        device->on_lost.node.fire = gpusync__loss_due;
     }
     if (first && device->lost)
-        gpusync__append(device, &device->on_lost, &after);
+        gpusync__loss_due(&device->on_lost.node, &after);
     gpusync__finish(device, &after);
     return first ? GPUSYNC_OK : GPUSYNC_ERROR_IN_USE;
 }
 
+static const gpusync__tracer gpusync__events = {gpusync__trace_work, gpusync__trace_value, gpusync__trace_wait};
+
 GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *trace)
 {
+    const gpusync__tracer *tracer = trace ? &gpusync__events : NULL;
     if (!device)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     GPUSYNC__STORE(&device->trace, trace);
+    GPUSYNC__STORE(&device->tracer, tracer);
     return GPUSYNC_OK;
 }
 
@@ -6787,10 +7110,9 @@ static double gpusync__ms(uint64_t from, uint64_t to)
 /* A ticket, a value, or a number of items. 0: the target alone. */
 static void gpusync__write_point(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number)
 {
-    static const char *const kinds[] = {"ticket", "value", "item count"};
     gpusync__name(t, out->name);
     if (number)
-        gpusync__write(out, "%s %s %" PRIu64 " of %s", before, kinds[t->kind], number, out->name);
+        gpusync__write(out, "%s %s %" PRIu64 " of %s", before, t->kind->counts, number, out->name);
     else
         gpusync__write(out, "%s %s", before, out->name);
 }
@@ -6817,7 +7139,7 @@ static void gpusync__write_need(gpusync__report *out, const char *before, const 
                                 const gpusync__work *w)
 {
     gpusync__write_point(out, before, t, number);
-    if (t->kind != GPUSYNC__TIMELINE || !number)
+    if (!gpusync__as_timeline(t) || !number)
         return;
     const gpusync__node *ring = &gpusync__timeline_of(t)->promised;
     const gpusync__link *link = gpusync__link_at(ring, ring->next);
@@ -6858,7 +7180,7 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
                        early->place.number);
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->place.number);
-    if (w->state == GPUSYNC__HELD && (q->issue.listed || w->stirring.next))
+    if (w->state == GPUSYNC__HELD && (GPUSYNC__LOAD(&q->issue.listed) || w->stirring.next))
         gpusync__write(out, "; may go: the call or handler that sends it has not returned");
     for (gpusync__link *link = w->links; link; link = link->next)
         if (link->signal && (link->node.next || w->state == GPUSYNC__OPEN))
@@ -6902,7 +7224,7 @@ static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
     uint32_t first = w->given ? w->first : 0;
     void *buffer = w->count > first ? w->buffers[first] : NULL, *pool = gpusync__pool_push();
     /* of Metal 4 nothing is known */
-    unsigned long status = buffer && !w->queue->metal4 ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_NOT_ENQUEUED;
+    unsigned long status = buffer && !w->queue->port ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_NOT_ENQUEUED;
     for (uint32_t i = first; i < w->count && status >= GPUSYNC__STATUS_COMPLETED; i++)
         status = gpusync__status(w->buffers[i]);
     gpusync__copy_string(label, 64, gpusync__send_id(buffer, gpusync__sel.label));
@@ -6955,15 +7277,13 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, const g
 /* The calls that sleep. */
 static void gpusync__write_waits(gpusync__report *out, const gpusync__node *ring)
 {
-    static const char *const say[GPUSYNC__KINDS] = {"", " everything up to", " room on", " the return of callbacks of"};
     for (const gpusync__node *n = ring->next; n != ring; n = n->next) {
         const gpusync__goal *goal = (const gpusync__goal *)(const void *)n;
         if (n->fire != gpusync__rouse)
             continue;
         const gpusync__sleeper *s = goal->sleeper;
         gpusync__write(out, "\n    a wait for");
-        gpusync__write_need(out, goal->handlers ? " handlers up to" : say[goal->kind], goal->target, goal->number,
-                            NULL);
+        gpusync__write_need(out, goal->what, goal->target, goal->number, NULL);
         if (s->count > 1)
             gpusync__write(out, "; one of %zu points", s->count);
         gpusync__write(out, "; begun %.1f ms ago", gpusync__ms(s->since_ns, out->now));
@@ -6997,8 +7317,8 @@ static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline
 /* A queue, timeline or warm-up, the calls that wait for it, and its work. */
 static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
 {
-    gpusync_queue *q = t->kind == GPUSYNC__QUEUE ? gpusync__queue_of(t) : NULL;
-    gpusync_timeline *timeline = t->kind == GPUSYNC__TIMELINE ? gpusync__timeline_of(t) : NULL;
+    gpusync_queue *q = gpusync__as_queue(t);
+    gpusync_timeline *timeline = gpusync__as_timeline(t);
     if (timeline && timeline->hidden)
         return;
     uint64_t shows = timeline ? GPUSYNC__AS(uint64_t)(timeline->event, gpusync__sel.signaledValue) : 0;
@@ -7054,7 +7374,7 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
         gpusync__write(&out, ", lost for %.1f ms: %s", gpusync__ms(dev->lost_ns, out.now),
                        gpusync_failure_string((gpusync_failure)dev->lost));
     for (const gpusync__caller *c = dev->callers; c; c = c->next) {
-        bool compiles = c->target && c->target->kind == GPUSYNC__WARMUP;
+        bool compiles = c->target && c->target->kind->makes;
         const char *kind = compiles    ? "call for an item"
                            : c->number ? "callback or release"
                            : c->target ? "callback or `destroyed`"
@@ -7074,6 +7394,11 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
 /* -------------------------------------------------------------------------------- >>warmup --
    Items, made in their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a
    target whose number is how many are made. A thread that makes one counts as one that runs a callback. */
+
+static const gpusync__kind gpusync__warmups = {
+    "warm-up", "item count",         true, gpusync__items_stand, NULL, NULL,
+    NULL,      gpusync__shut_warmup, NULL, gpusync__warmup_free,
+};
 
 /* Has the program make an item. No lock is held. */
 static void gpusync__make(const gpusync_warmup *w, size_t i)
@@ -7150,7 +7475,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
             "gpusync warm-up", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
     bool made = w->items && (w->runner || desc->disabled);
     gpusync_result result =
-        made ? gpusync__target_begin(&w->target, device, GPUSYNC__WARMUP) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+        made ? gpusync__target_begin(&w->target, device, &gpusync__warmups) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result != GPUSYNC_OK) {
         gpusync__warmup_free(&w->target);
         GPUSYNC_FREE(w);
@@ -7164,6 +7489,18 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
     return GPUSYNC_OK;
 }
 
+/* Waits until so many items are made. */
+static gpusync_result gpusync__await_items(gpusync__target *t, uint64_t count, uint64_t timeout_ns)
+{
+    gpusync__goal goal;
+    memset(&goal, 0, sizeof goal);
+    goal.target = t;
+    goal.stands = gpusync__number_stands;
+    goal.what = "";
+    goal.number = count;
+    return gpusync__await_goal(&goal, timeout_ns);
+}
+
 GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done,
                                                    size_t *total)
 {
@@ -7172,7 +7509,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint6
     gpusync__target *t = &warmup->target;
     uint64_t all = t->head.committed;
     gpusync__keep(t);
-    gpusync_result result = gpusync__await_one(t, GPUSYNC__NUMBER, all, timeout_ns, false);
+    gpusync_result result = gpusync__await_items(t, all, timeout_ns);
     uint64_t now = GPUSYNC__LOAD(&t->head.completed);
     if (result == GPUSYNC_TIMEOUT && now >= all) /* compiled since the wait ended */
         result = GPUSYNC_OK;
@@ -7207,7 +7544,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t
             break;
         now = gpusync_now_ns();
         uint64_t left = deadline == GPUSYNC_FOREVER ? deadline : now < deadline ? deadline - now : 0;
-        result = gpusync__await_one(t, GPUSYNC__NUMBER, next, left, false);
+        result = gpusync__await_items(t, next, left);
     }
     if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE) {
         *made = item->made;
