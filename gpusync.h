@@ -1385,6 +1385,7 @@ static void gpusync__release_pooled(void *object)
     gpusync__release(object);
     gpusync__pool_pop(pool);
 }
+
 /* ----------------------------------------------------------------------------- >>platform --
    Atomics, clock, locks, dispatch queues. Names say the order of memory. SEQ is sequentially consistent: for a thread
    that writes one thing and then reads another (`missed` and the order lock), and where it costs nothing that counts.
@@ -1450,532 +1451,8 @@ static void *gpusync__zeroed(size_t size)
     return memory ? memset(memory, 0, size) : NULL;
 }
 
-/* ------------------------------------------------------------------------------ >>objects --
-   In the order in which a reader meets them. Everything below is under the device's lock, unless a line says
-   otherwise. */
-
-typedef struct gpusync__after gpusync__after;
-struct gpusync__wait;
-
-/* What waits for a number, or has its place by one. `fire` lets it go on when the number has come: it is off its ring
-   then. */
-typedef struct gpusync__node {
-    struct gpusync__node *next, *prev; /* a ring with its head; next NULL: on no ring */
-    uint64_t number;
-    void (*fire)(struct gpusync__node *node, gpusync__after *after);
-} gpusync__node;
-
-/* What a thread does after its unlock: a part of the object that it is about. */
-typedef struct gpusync__job {
-    struct gpusync__job *next;
-    bool listed; /* cleared before it runs: what changes from then on has it run once more. Atomic */
-    void (*run)(struct gpusync__job *job, gpusync__after *after);
-} gpusync__job;
-
-/* The object of which this is a part. */
-#define GPUSYNC__OF(type, field, part) ((type *)(void *)((char *)(part)-offsetof(type, field)))
-
-/* A thread that waits, on its stack. */
-typedef struct gpusync__sleeper {
-    gpusync_waiter waiter; /* first: what the hooks get */
-    pthread_mutex_t mutex; /* of the default hooks, with the next two */
-    pthread_cond_t wake;
-    bool permit;
-    bool woken;                    /* on a list `woken`: set by the waker under the lock, cleared before its unpark. The
-                                      sleeper lists no entry meanwhile */
-    uint32_t taken;                /* wakers that still touch the sleeper: the frame stays until this is 0 */
-    struct gpusync__sleeper *next; /* of a list `woken` */
-    struct gpusync__goal *goals;   /* with a node each */
-    size_t count;
-    uint64_t since_ns, deadline_ns; /* for the report */
-} gpusync__sleeper;
-
-/* What a thread waits for. */
-typedef struct gpusync__goal {
-    gpusync__node node;
-    gpusync__sleeper *sleeper;      /* while it is listed */
-    struct gpusync__target *target; /* with a reference */
-    /* Whether it has come. BADLY: `error` gets the failure. error NULL: the wait has told of the failure. */
-    int (*stands)(const struct gpusync__wait *wait, struct gpusync__goal *goal, gpusync_error *error);
-    const char *what;           /* in texts, in front of the number */
-    struct gpusync__pace *pace; /* of tickets: when they are expected to end. NULL: not known */
-    uint64_t number;            /* a ticket, a value, so many items; of everything: the last ticket; 0: no number */
-    uint64_t unordered;         /* of everything: up to which number of UNORDERED work */
-    uint64_t from; /* of everything: the first record that had not been told, from 1 on; 0: not looked yet */
-    uint64_t told; /* of everything that has failed: the record behind the newest that counts as told now */
-    bool fresh;    /* of everything: `from` is to be noted. Loads do not tell that */
-    bool handlers; /* those up to the ticket, too */
-    bool over;
-} gpusync__goal;
-
-/* Called, or released, when its target has the number. */
-typedef struct gpusync__callback {
-    gpusync__node node;             /* first: on its target, then among those that are due */
-    struct gpusync__target *target; /* with a reference. NULL: the end of the device */
-    gpusync_done_fn fn;             /* NULL: `user` is an object to release, or see `destroyed` */
-    gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
-    void *user;
-    gpusync_lost_fn lost; /* of the loss */
-    uint64_t turn;        /* due: its number among all that became due */
-    bool ends;            /* the callback of a destroy_later, with the program's reference, or of the loss: a field of
-                            the object */
-    gpusync_error error;  /* how its point has failed; result OK: it has not */
-} gpusync__callback;
-
-/* Reasons for a wait to look under the lock, in target.alert: read without it. From STUCK on a queue takes no new
-   work. */
-enum {
-    GPUSYNC__FAILED = 1, /* a timeline, for good */
-    GPUSYNC__STUCK = 2,  /* a failure sticks to a queue */
-    GPUSYNC__LOST = 4,   /* the device is lost */
-    GPUSYNC__CLOSED = 8  /* a destroy has begun */
-};
-
-/* What differs between the kinds of targets. */
-typedef struct gpusync__kind {
-    const char *name, *counts; /* in texts: a queue counts tickets */
-    bool makes;                /* what it runs makes items, and may wait for work */
-    int (*stands)(const struct gpusync__target *t, uint64_t number, gpusync_error *error); /* gpusync__stands */
-    void (*look)(struct gpusync__target *t, uint64_t last); /* asks Metal, without the lock. NULL: nothing to ask */
-    gpusync__node *(*ring)(gpusync__goal *goal); /* where a goal waits, and its number there. NULL: with all others */
-    void (*tend)(struct gpusync__target *t, gpusync__after *after); /* something waits for it now. NULL: nothing */
-    void (*shut)(struct gpusync__target *t, gpusync__after *after); /* a destroy begins */
-    void (*leave)(struct gpusync__target *t);                       /* the last reference is gone; under the lock */
-    void (*free)(struct gpusync__target *t);                        /* the same, without it: all but its own memory */
-} gpusync__kind;
-
-/* What rises: the tickets of a queue, the values of a timeline, the number of items that a warm-up has made.
-   The first field of each. */
-typedef struct gpusync__target {
-    gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
-    uint32_t alert;     /* likewise */
-    const gpusync__kind *kind;
-    const gpusync_spin *spin;           /* of the program's, for waits for this alone, or NULL */
-    gpusync_device *device;             /* with a reference */
-    struct gpusync__target *next, **at; /* of the device; the pointer to this one */
-    gpusync__node waiting;              /* the ring of all that waits for a number, by number */
-    uint32_t refs;                      /* the program; each work, link, callback and wait; jobs. Atomic */
-    uint32_t owed;                      /* callbacks that have not run */
-    uint32_t number;                    /* of the device's targets, for texts */
-    gpusync__callback gone;             /* of the destroy_later. On a ring: not told yet */
-    uint64_t quiet_ns;                  /* until when no wait at its limit is logged */
-    char label[64];
-} gpusync__target;
-
-/* A wait or a signal of work. */
-typedef struct gpusync__link {
-    gpusync__node node; /* first: of a wait that is not over, on its target; of a signal, on its timeline, with
-                                   a reference to the work */
-    struct gpusync__work *work;
-    struct gpusync__link *next; /* of the work */
-    gpusync__target *target;    /* with a reference */
-    uint64_t behind;            /* the lower value of its timeline that the GPU waits for before it signals; 0: none */
-    bool signal;
-    bool encoded; /* the GPU waits or signals, not the host */
-    bool crossed; /* the host has written the event while the GPU was to signal this: it writes this value, too */
-    bool boxed;   /* memory of its own */
-} gpusync__link;
-
-/* The states of work. OPEN: not committed. HELD: Metal does not have it. SENT: Metal has it. ENDED: its command buffers
-   are over, or it never ran. SETTLED: its result is on record, its signals have passed. */
-enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SETTLED };
-
-#define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
-
-/* What work with waits and signals does beside a plain commit: >>held. All but `encode` under the device's lock. */
-typedef struct gpusync__gate {
-    gpusync_result (*accept)(struct gpusync__work *w, gpusync__after *after); /* it is to enter its queue */
-    int (*judge)(struct gpusync__work *w, gpusync__after *after);             /* may it go to Metal? */
-    void (*sent)(struct gpusync__work *w, gpusync__after *after);             /* it turns SENT */
-    void (*encode)(struct gpusync__work *w);                                  /* it is about to be committed */
-    /* It has ended: how does it stand with what it waits for? error: gets the first failure, if there is one. */
-    int (*outcome)(struct gpusync__work *w, gpusync_error *error, gpusync__after *after);
-    void (*failed)(struct gpusync__work *w, const gpusync_error *error, gpusync__after *after); /* it is to settle */
-    void (*settled)(struct gpusync__work *w, gpusync__after *after);
-    void (*free)(struct gpusync__work *w);
-} gpusync__gate;
-
-/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `gate` to `gpu_end` are zero at
-   first. */
-typedef struct gpusync__work {
-    gpusync__node place;  /* first: in a ring of its queue, by its number: gpusync__home. next: of free memory */
-    gpusync_queue *queue; /* with a reference */
-    /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
-       then the program's. With Metal 4 MTL4CommitOptions come before these. */
-    void **buffers;
-    gpusync__link **links_end;
-    uint32_t refs;          /* its ring, until it settles; blocks; listed signals; threads that look at it, enter, send,
-                               trace, report it. Atomic */
-    gpusync__job tell;      /* that it has settled, to the trace, with a reference. next: of a list `dead` */
-    gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, `ready` or `over` */
-    void *few_buffers[GPUSYNC__FEW];
-    gpusync__link few_links[GPUSYNC__FEW];
-    const gpusync__gate *gate;      /* NULL: a plain commit */
-    gpusync__link *links;           /* in the order in which they were added */
-    gpusync__callback *on_complete; /* of a submission, until it settles */
-    gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
-    const char *why;                /* of a failure of gpusync's own */
-    struct gpusync__work *parts;    /* of a submission: what was open, to free with it; by place.next */
-    gpusync_result result;          /* how the work itself has ended; from SETTLED on with what it waited for, too */
-    gpusync_failure failure;
-    uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
-    uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
-    uint32_t link_count, listed;  /* listed: signals on their timelines */
-    uint32_t running;             /* completed handlers to come */
-    uint32_t room;                /* what it takes of the queue's room */
-    uint8_t state;
-    bool unordered, submitted, marker;
-    bool by_host;      /* the host makes the points that are added, in place of the GPU */
-    bool encodes;      /* a wait of its own is for the GPU */
-    bool pointed;      /* a wait or signal was encoded into its buffer, or had not to be */
-    bool unsent;       /* ended, and never was Metal's */
-    bool unknown;      /* given up while Metal had it: nothing tells of its end */
-    bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
-    uint64_t since_ns; /* when it was opened, got its ticket, was sent, ended on the GPU; if traced, settled */
-    double gpu_start, gpu_end;
-    gpusync__node turn; /* of work with signals that Metal 4 has, with a reference: on the queue's timeline `passed` */
-    char label[64];
-} gpusync__work;
-
-/* How one of the last tickets ended. */
-typedef struct gpusync__info {
-    uint64_t ticket;
-    double gpu_start, gpu_end;
-    bool failed;
-} gpusync__info;
-#define GPUSYNC__INFOS 256
-
-/* When tickets are expected to end, and have ended. */
-typedef struct gpusync__pace {
-    uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
-    uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
-    gpusync_stats stats;        /* of the queue, but for what the tickets and the record tell */
-    gpusync__info infos[GPUSYNC__INFOS];
-} gpusync__pace;
-
-/* What a queue of Metal 4 does in its own way: >>metal4. */
-typedef struct gpusync__port {
-    gpusync_result (*make)(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc);
-    gpusync_result (*commit)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket);
-    void (*sent)(gpusync_queue *q, gpusync__work *w); /* the signals of work are sent. Under the lock */
-    void (*send)(gpusync_device *dev, gpusync__work *w);
-    void (*read_end)(gpusync__work *w, void *source, gpusync__after *after);
-} gpusync__port;
-
-struct gpusync_queue {
-    gpusync__target target; /* first */
-    void *metal;
-    void *user;
-    gpusync_spin own_spin;
-    uint32_t limit, log_size;
-    bool sticky, encoder_status;
-    const gpusync__port *port; /* NULL: not Metal 4 */
-    gpusync__target *passed;   /* of Metal 4: how much work with signals, in the order of sending, has made them */
-    void *known;               /* the class of a command buffer that fits the queue. Atomic */
-    uint64_t bad;              /* the highest ticket that failed. Read without the lock */
-    bool untold;               /* a failure sticks, or no wait for everything has told of one. Read without the lock */
-    /* A thread had work to send, and found the order lock taken: its holder looks once more after its unlock. Atomic */
-    bool missed;
-    gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
-    /* Under the device's lock. */
-    gpusync__node open;        /* the rings of work, by number: open work, */
-    gpusync__node line, loose; /* committed work with a ticket, and UNORDERED, that has not settled, */
-    gpusync__node late;        /* and settled work of which a handler or a value is to come */
-    uint64_t opened;           /* the last number of open work */
-    gpusync__work *held;       /* the first with a ticket that is HELD */
-    gpusync__node ready, over; /* the rings of UNORDERED work that is HELD, or has ended, and is to be judged */
-    gpusync__node rest;        /* the ring of sleepers that wait for UNORDERED work, by its number */
-    gpusync__node moved;       /* in the device's ring `moved`: ended work is to settle, as far as that may be now */
-    gpusync__job issue;        /* sends held work, likewise */
-    uint32_t held_count;       /* UNORDERED work, too */
-    uint32_t sent_count;       /* work that Metal has */
-    bool abandoned;            /* nothing that waits for the queue is released any more */
-    bool frozen;               /* Metal had work when the queue was given up: `completed` stands still */
-    gpusync__work *free_work;  /* memory of work that is gone: a queue has its own, for the caches of its threads */
-    uint32_t free_count;
-    uint32_t room;       /* taken: open, held and sent command buffers, at least one a ticket */
-    gpusync__node rooms; /* the ring of sleepers that wait for room, the first come first */
-    gpusync_error *log;  /* record n, from 0 on, at n % log_size */
-    uint64_t log_count;
-    uint64_t told;       /* records below this one count as told by waits for everything */
-    uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
-    gpusync_error stuck; /* the failure that sticks, or stuck last: that of work behind it up to this ticket, too */
-    uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
-    gpusync__pace pace;
-};
-
-/* What a block that Metal calls when an event rises leads to. */
-typedef struct gpusync__listening {
-    uint32_t refs;              /* the timeline; each block. Atomic */
-    gpusync_timeline *timeline; /* NULL: it is gone. Under the global lock */
-} gpusync__listening;
-
-#define GPUSYNC__FAILED_VALUE UINT64_MAX /* of an event whose timeline has failed */
-
-struct gpusync_timeline {
-    gpusync__target target; /* first */
-    void *event;
-    uint64_t base;           /* event value = value + base */
-    gpusync__node promised;  /* the ring of signals of committed work, by value: invariant 6 */
-    uint64_t sent;           /* the highest signal that was sent, by Metal or the host: new ones are above */
-    uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
-    gpusync__node expecting; /* the ring of waits of held work for `coming` */
-    gpusync__job write, arm; /* writes the event; reads it, and asks Metal for the next value: >>events */
-    bool outside, imported;  /* others signal the event; it is theirs */
-    bool shared;             /* others may signal the event later: it is not used for another timeline */
-    bool hidden;             /* of a queue of Metal 4: no object of the program's */
-    bool order_only;
-    bool dirty;                    /* the event is to be written, or is being written */
-    bool again;                    /* the GPU may have written it since: it is to be written once more */
-    void *listener;                /* an MTLSharedEventListener. NULL: looks alone find the values of others */
-    uint64_t armed;                /* the value that Metal was asked for; 0: none */
-    gpusync__listening *listening; /* of one that others signal */
-    bool rises;                    /* to trace */
-    gpusync_error error;           /* of the failure */
-};
-
-enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
-
-/* An item of a warm-up. */
-typedef struct gpusync__item {
-    void *made;          /* +1, or NULL. Read without the lock once it is DONE, as `error` */
-    gpusync_error error; /* of a failure */
-    uint8_t state;
-} gpusync__item;
-
-struct gpusync_warmup {
-    gpusync__target target; /* first. committed: how many are to be made in advance */
-    gpusync__item *items;
-    size_t count;
-    gpusync_warmup_fn fn;
-    void *user;
-    void *runner; /* the dispatch queue, or NULL */
-};
-
-/* The event of a timeline that is gone, for the next one. */
-typedef struct gpusync__spare {
-    void *event;
-    uint64_t value;
-} gpusync__spare;
-#define GPUSYNC__SPARES 32
-#define GPUSYNC__FREE_WORK 64
-
-/* A thread that runs a callback. */
-typedef struct gpusync__caller {
-    struct gpusync__caller *next;
-    pthread_t thread;
-    const gpusync__target *target; /* of the callback */
-    uint64_t number, since_ns;     /* of its point; 0: `destroyed`, or an item */
-    bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
-} gpusync__caller;
-
-/* Makes the events of a trace. */
-typedef struct gpusync__tracer {
-    void (*work)(gpusync_trace_kind kind, const gpusync__work *w, uint64_t at_ns);
-    void (*value)(const gpusync__target *t, uint64_t value);
-    void (*wait)(const struct gpusync__wait *wait, uint64_t begun, gpusync_result result);
-} gpusync__tracer;
-
-struct gpusync_device {
-    gpusync_device *next; /* of all devices; under the global lock */
-    void *metal;
-    gpusync_hooks hooks;
-    bool default_hooks;
-    gpusync_spin own_spin;
-    const gpusync_spin *spin;
-    gpusync_log_fn log;
-    void *log_user;
-    gpusync_callback_mode callback_mode;
-    void *callback_queue;
-    gpusync_notify_fn notify;
-    void *notify_user;
-    const gpusync_trace *trace;    /* NULL: none. Atomic */
-    const gpusync__tracer *tracer; /* what makes its events; NULL: there is no trace. Atomic */
-    uint32_t refs;      /* the program; targets; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
-    uint32_t asked;     /* the dispatch queue was asked to run callbacks. Atomic */
-    uint32_t lost;      /* by which failure; 0: not. Read without the lock */
-    uint64_t lost_ns;   /* when; written before `lost`, as the next */
-    gpusync_error loss; /* the failure that told of it */
-    uint64_t looked_ns; /* a poll's last look at the whole device. Atomic */
-    uint32_t waits;     /* threads in a wait that was not over at once. Atomic */
-    unsigned char pad[128];                  /* what is read without the lock stands apart from it */
-    gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
-    gpusync__node moved;                     /* the ring of queues whose work is to settle before the unlock */
-    gpusync__target *targets, **targets_end; /* the oldest first */
-    uint32_t objects;                        /* queues, timelines and warm-ups that are not destroyed */
-    uint32_t made;                           /* targets, ever */
-    uint32_t spare_count;
-    gpusync__spare spares[GPUSYNC__SPARES];
-    gpusync_stats stats; /* of queues that are gone, and of waits for what is no queue */
-    gpusync__node due;   /* the ring of callbacks that are to run, in their order */
-    uint64_t due_last;   /* the `turn` of the last */
-    gpusync__caller *callers;
-    uint32_t running;                /* how many. Read without the lock */
-    bool ends;                       /* by destroy_later */
-    bool watched;                    /* the dispatch queue looks in a second: gpusync__watch */
-    gpusync__job call, watch;        /* has callbacks run; has the dispatch queue look while callbacks are to come */
-    gpusync__job loses;              /* logs the loss */
-    gpusync_queue *blocks;           /* of no program: UNORDERED work stands for each block that is to signal a value */
-    gpusync__callback on_lost, gone; /* of the loss; of a destroy_later. node.fire NULL: none */
-    /* Runs callbacks of a target that are due, and returns how many. NULL: none was ever owed. */
-    size_t (*run_due)(gpusync_device *dev, const gpusync__target *t, size_t max);
-};
-
-/* What a thread does when it has unlocked the device. */
-struct gpusync__after {
-    gpusync__sleeper *woken;   /* to unpark: first */
-    bool failed;               /* the failure of the work is to be logged */
-    gpusync__job *jobs, **end; /* in their order */
-    gpusync__work *dead;       /* to free: last, by tell.next */
-};
-#define GPUSYNC__NOTHING              \
-    {                                 \
-        NULL, false, NULL, NULL, NULL \
-    }
-
-/* Over the selectors, the devices, and what blocks of listeners lead to. */
-static gpusync__mutex gpusync__global = {0};
-static gpusync_device *gpusync__devices;
-static uint32_t gpusync__orphans; /* timelines that are gone, and of which Metal has listeners' blocks. Atomic */
-
-/* The device's lock. */
-static void gpusync__lock(gpusync_device *dev)
-{
-    gpusync__mutex_lock(&dev->lock);
-}
-static void gpusync__unlock(gpusync_device *dev)
-{
-    gpusync__mutex_unlock(&dev->lock);
-}
-
-static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
-static void gpusync__look_at_queue(gpusync__target *t, uint64_t last);
-static gpusync__node *gpusync__ring_of(gpusync__goal *goal);
-static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after);
-static void gpusync__queue_leave(gpusync__target *t);
-static void gpusync__queue_free(gpusync__target *t);
-
-static const gpusync__kind gpusync__queues = {
-    "queue",
-    "ticket",
-    false,
-    gpusync__ticket_stands,
-    gpusync__look_at_queue,
-    gpusync__ring_of,
-    NULL,
-    gpusync__shut_queue,
-    gpusync__queue_leave,
-    gpusync__queue_free,
-};
-
-static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
-static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last);
-static void gpusync__arm_later(gpusync__target *t, gpusync__after *after);
-static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after);
-static void gpusync__spare_event(gpusync__target *t);
-static void gpusync__timeline_free(gpusync__target *t);
-
-static const gpusync__kind gpusync__timelines = {
-    "timeline",
-    "value",
-    false,
-    gpusync__value_stands,
-    gpusync__look_at_timeline,
-    NULL,
-    gpusync__arm_later,
-    gpusync__shut_timeline,
-    gpusync__spare_event,
-    gpusync__timeline_free,
-};
-
-static gpusync_queue *gpusync__queue_of(const gpusync__target *t)
-{
-    return (gpusync_queue *)(uintptr_t)t;
-}
-
-static gpusync_timeline *gpusync__timeline_of(const gpusync__target *t)
-{
-    return (gpusync_timeline *)(uintptr_t)t;
-}
-
-/* The same of any target; NULL: it is none. */
-static gpusync_queue *gpusync__as_queue(const gpusync__target *t)
-{
-    return t->kind == &gpusync__queues ? gpusync__queue_of(t) : NULL;
-}
-
-static gpusync_timeline *gpusync__as_timeline(const gpusync__target *t)
-{
-    return t->kind == &gpusync__timelines ? gpusync__timeline_of(t) : NULL;
-}
-
-/* The link of a node, or the work; NULL: the node is the head of its ring. */
-static gpusync__link *gpusync__link_at(const gpusync__node *ring, const gpusync__node *n)
-{
-    return n == ring ? NULL : (gpusync__link *)(uintptr_t)n;
-}
-
-static gpusync__work *gpusync__work_at(const gpusync__node *ring, const gpusync__node *n)
-{
-    return n == ring ? NULL : (gpusync__work *)(uintptr_t)n;
-}
-
-/* -- the default hooks: a mutex and a condition variable */
-
-static void gpusync__default_yield(void *user)
-{
-    (void)user;
-    sched_yield();
-}
-
-/* Parks until there is a permit, and takes it: an unpark that came first ends the park at once. */
-static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
-{
-    gpusync__sleeper *s = (gpusync__sleeper *)(void *)waiter;
-    struct timespec at;
-    uint64_t ns = deadline_ns, now = 0;
-    (void)user;
-    pthread_mutex_lock(&s->mutex);
-    while (!s->permit && (now = gpusync_now_ns()) < deadline_ns) {
-#ifdef __APPLE__
-        ns = deadline_ns - now;
-#endif
-        at.tv_sec = (time_t)(ns / 1000000000u);
-        at.tv_nsec = (long)(ns % 1000000000u);
-#ifdef __APPLE__
-        pthread_cond_timedwait_relative_np(&s->wake, &s->mutex, &at);
-#else
-        pthread_cond_timedwait(&s->wake, &s->mutex, &at); /* of the clock of gpusync_now_ns */
-#endif
-    }
-    s->permit = false;
-    pthread_mutex_unlock(&s->mutex);
-}
-
-static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
-{
-    gpusync__sleeper *s = (gpusync__sleeper *)(void *)waiter;
-    (void)user;
-
-    pthread_mutex_lock(&s->mutex);
-    s->permit = true;
-    pthread_cond_signal(&s->wake);
-    pthread_mutex_unlock(&s->mutex);
-}
-
 /* ------------------------------------------------------------------------------ >>failure --
-   From Metal's error to the program. A handler or a look reads Metal's error into work->error (gpusync__failed,
-   gpusync__read_failure). When the work settles, gpusync__settle_badly puts the error on its queue's log, on a sticky
-   queue into `stuck`, and on the timelines that it was to signal (not order_only ones), whose events the
-   host then writes. What asks reads it there, by gpusync__stands and gpusync__ticket_end, for everything by
-   gpusync__all_stand: polls and waits, callbacks as they become due (gpusync__due), and work that waits for the ticket
-   or the value, which fails with a copy (gpusync__settle_badly). The thread that has read it logs it, and notes the
-   loss of the device (gpusync__lose). While it sticks gpusync__refuses tells new work, but for markers: EXECUTION.
-     fails with its result: what waits for the ticket or value     gpusync__judge_wait (unsent), gpusync__outcome (sent)
-     and a new signal of the failed timeline (refused)             gpusync__accept_signal
-     if it sticks: ordered work, but no markers, that was          gpusync__spreads_to, gpusync__judge
-     committed before the clear
-   The rest goes on, also later work of the queue, and work with a ticket that only signals the timeline. */
+   How Metal's error, or one of gpusync's own, becomes a gpusync_error. */
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
@@ -2144,45 +1621,6 @@ GPUSYNC__APART void gpusync__read_failure(void *source, void *buffer, gpusync_er
     gpusync__pool_pop(pool);
 }
 
-/* UNORDERED work has none. */
-static gpusync_ticket gpusync__ticket_of(const gpusync__work *w)
-{
-    return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->place.number;
-}
-
-/* The work's own failure: what Metal told, or why gpusync gave it up. */
-GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *error)
-{
-    const char *why = w->why ? w->why : "the command buffer failed; there was no memory for Metal's text";
-    if (w->error) {
-        *error = *w->error;
-    } else {
-        gpusync__own_error(error, w->result, why);
-        error->failure = w->failure;
-        if (w->result == GPUSYNC_ERROR_DEVICE_LOST)
-            *error = w->queue->target.device->loss;
-        gpusync__copy_text(error->label, sizeof error->label, w->label);
-    }
-    error->transient = w->failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || w->failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
-                       w->failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
-    error->ticket = error->origin = gpusync__ticket_of(w);
-    error->queue_user = w->queue->user;
-    gpusync__copy_text(error->queue_label, sizeof error->queue_label, w->queue->target.label);
-}
-
-/* Notes why gpusync gives work up. What Metal told of it comes first. */
-static void gpusync__doom(gpusync__work *w, gpusync_result result, const char *why)
-{
-    bool cancelled = result == GPUSYNC_ERROR_CANCELLED || result == GPUSYNC_ERROR_DESTROYED;
-    if (w->result != GPUSYNC_OK)
-        return;
-    w->result = result;
-    w->failure = cancelled ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
-    w->why = why;
-}
-
-/* -- lines for the program's log. No lock is held. */
-
 /* Labels and Metal's texts may have more than one line. Blanks take the place of control characters, U+0080 to U+009F
    among them, and of U+2028 and U+2029. */
 static void gpusync__make_plain(char *text)
@@ -2194,73 +1632,46 @@ static void gpusync__make_plain(char *text)
     }
 }
 
-static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
-                                bool in_turn, uint64_t now);
-static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
-                                   gpusync__after *after);
+/* ------------------------------------------------------------------------------ >>numbers --
+   Layer 1. Numbers that rise, and nodes that wait for them. Nothing here knows Metal, a wait or a queue. From here on
+   everything is under the device's lock, unless a line says otherwise. */
 
-/* The thread counts as one that runs a callback meanwhile: a destructor that an exit() in the log runs may wait. */
-static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
-                                                                       const char *format, ...)
-{
-    char text[768];
-    gpusync__caller self;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    gpusync__make_plain(text);
-    uint64_t now = gpusync_now_ns();
-    gpusync__lock(dev);
-    gpusync__caller_add(dev, NULL, 0, &self, false, now);
-    gpusync__unlock(dev);
-    (dev->log)(dev->log_user, level, text); /* log is a macro in <tgmath.h> */
-    gpusync__lock(dev);
-    gpusync__caller_remove(dev, NULL, &self, NULL);
-    gpusync__unlock(dev);
-}
+typedef struct gpusync__after gpusync__after;
+struct gpusync__goal;
+struct gpusync__sleeper;
+struct gpusync__target;
+struct gpusync__wait;
+struct gpusync__work;
 
-/* The name of a target, in the texts for people. */
-static const char *gpusync__name(const gpusync__target *t, char name[96])
-{
-    if (t->label[0])
-        snprintf(name, 96, "%s '%s'", t->kind->name, t->label);
-    else
-        snprintf(name, 96, "%s %u", t->kind->name, (unsigned)t->number);
-    return name;
-}
+/* What waits for a number, or has its place by one. `fire` lets it go on when the number has come: it is off its ring
+   then. */
+typedef struct gpusync__node {
+    struct gpusync__node *next, *prev; /* a ring with its head; next NULL: on no ring */
+    uint64_t number;
+    void (*fire)(struct gpusync__node *node, gpusync__after *after);
+} gpusync__node;
 
-/* Tells of a command buffer that failed. */
-GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
-{
-    gpusync_device *dev = w->queue->target.device;
-    gpusync_error error;
-    char name[96];
-    gpusync__describe(w, &error);
-    gpusync__name(&w->queue->target, name);
-    char code[96] = "", encoder[80] = "";
-    if (error.domain[0])
-        snprintf(code, sizeof code, " (%s %" PRId64 ")", error.domain, error.code);
-    if (error.encoder[0])
-        snprintf(encoder, sizeof encoder, ", encoder '%s'", error.encoder);
-    gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, %s %" PRIu64 ", command buffer '%s'%s: %s%s: %s", name,
-                 w->unordered ? "UNORDERED work" : "ticket", w->place.number, error.label, encoder,
-                 gpusync_failure_string(error.failure), code, error.message);
-}
+/* What a thread does after its unlock: a part of the object that it is about. */
+typedef struct gpusync__job {
+    struct gpusync__job *next;
+    bool listed; /* cleared before it runs: what changes from then on has it run once more. Atomic */
+    void (*run)(struct gpusync__job *job, gpusync__after *after);
+} gpusync__job;
 
-/* Tells of the loss of the device, once. */
-GPUSYNC__APART void gpusync__log_loss(gpusync__job *job, gpusync__after *after)
-{
-    gpusync_device *dev = GPUSYNC__OF(gpusync_device, loses, job);
-    (void)after;
-    bool revoked = dev->lost == GPUSYNC_FAILURE_ACCESS_REVOKED;
-    gpusync__log(dev, GPUSYNC_LOG_ERROR, "the device is lost: %s. New work is refused; %s",
-                 gpusync_failure_string((gpusync_failure)dev->lost),
-                 revoked ? "only a new process has been seen to work again" : "go on with another MTLDevice");
-}
+/* What a thread does when it has unlocked the device. */
+struct gpusync__after {
+    struct gpusync__sleeper *woken; /* to unpark: first */
+    gpusync__job *jobs, **end;      /* in their order */
+    gpusync__job *last;             /* of memory that goes: when all else is done */
+    bool failed;                    /* the failure of the work is to be logged */
+};
+#define GPUSYNC__NOTHING              \
+    {                                 \
+        NULL, NULL, NULL, NULL, false \
+    }
 
-/* -------------------------------------------------------------------------------- >>lists --
-   Rings of nodes, and the jobs that follow a change. */
+/* The object of which this is a part. */
+#define GPUSYNC__OF(type, field, part) ((type *)(void *)((char *)(part)-offsetof(type, field)))
 
 static void gpusync__ring_init(gpusync__node *ring)
 {
@@ -2316,25 +1727,150 @@ static bool gpusync__later(gpusync__after *after, gpusync__job *job)
     return true;
 }
 
-/* -------------------------------------------------------------------------------- >>trace --
-   Events for the program's trace. While there is none each costs one branch. No lock is held. */
+/* ------------------------------------------------------------------------------ >>objects --
+   What has a number: queues, timelines, warm-ups. What differs between them is in a table; and the device, which has
+   the lock. */
 
-/* An event of a ticket, a value, or of neither (NULL). */
-static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync__target *t, uint64_t number)
+enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
+
+/* Called, or released, when its target has the number: >>callbacks. */
+typedef struct gpusync__callback {
+    gpusync__node node;             /* first: on its target, then among those that are due */
+    struct gpusync__target *target; /* with a reference. NULL: the end of the device */
+    gpusync_done_fn fn;             /* NULL: `user` is an object to release, or see `destroyed` */
+    gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
+    void *user;
+    gpusync_lost_fn lost; /* of the loss */
+    uint64_t turn;        /* due: its number among all that became due */
+    bool ends;            /* the callback of a destroy_later, with the program's reference, or of the loss: a field of
+                            the object */
+    gpusync_error error;  /* how its point has failed; result OK: it has not */
+} gpusync__callback;
+
+/* Reasons for a wait to look under the lock, in target.alert: read without it. From STUCK on a queue takes no new
+   work. */
+enum {
+    GPUSYNC__FAILED = 1, /* a timeline, for good */
+    GPUSYNC__STUCK = 2,  /* a failure sticks to a queue */
+    GPUSYNC__LOST = 4,   /* the device is lost */
+    GPUSYNC__CLOSED = 8  /* a destroy has begun */
+};
+
+/* What differs between the kinds of targets. */
+typedef struct gpusync__kind {
+    const char *name, *counts; /* in texts: a queue counts tickets */
+    bool makes;                /* what it runs makes items, and may wait for work */
+    /* Whether it has the number. BADLY: it never will, and `error`, if there is one, gets the failure. */
+    int (*stands)(const struct gpusync__target *t, uint64_t number, gpusync_error *error);
+    void (*look)(struct gpusync__target *t, uint64_t last); /* asks Metal, without the lock. NULL: nothing to ask */
+    /* Where a goal waits, and its number there. NULL: with all others. */
+    gpusync__node *(*ring)(struct gpusync__goal *goal);
+    void (*tend)(struct gpusync__target *t, gpusync__after *after); /* something waits for it now. NULL: nothing */
+    void (*shut)(struct gpusync__target *t, gpusync__after *after); /* a destroy begins */
+    void (*leave)(struct gpusync__target *t);                       /* the last reference is gone. NULL: nothing */
+    void (*free)(struct gpusync__target *t);                        /* the same, without the lock: but its own memory */
+} gpusync__kind;
+
+/* What rises: the tickets of a queue, the values of a timeline, the number of items that a warm-up has made.
+   The first field of each. */
+typedef struct gpusync__target {
+    gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
+    uint32_t alert;     /* likewise */
+    const gpusync__kind *kind;
+    const gpusync_spin *spin;           /* of the program's, for waits for this alone, or NULL */
+    gpusync_device *device;             /* with a reference */
+    struct gpusync__target *next, **at; /* of the device; the pointer to this one */
+    gpusync__node waiting;              /* the ring of all that waits for a number, by number */
+    uint32_t refs;                      /* the program; each work, link, callback and wait; jobs. Atomic */
+    uint32_t owed;                      /* callbacks that have not run */
+    uint32_t number;                    /* of the device's targets, for texts */
+    gpusync__callback gone;             /* of the destroy_later. On a ring: not told yet */
+    uint64_t quiet_ns;                  /* until when no wait at its limit is logged */
+    char label[64];
+} gpusync__target;
+
+/* A thread that runs a callback, or the program's log. */
+typedef struct gpusync__caller {
+    struct gpusync__caller *next;
+    pthread_t thread;
+    const gpusync__target *target; /* of the callback */
+    uint64_t number, since_ns;     /* of its point; 0: `destroyed`, or an item */
+    bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
+} gpusync__caller;
+
+/* Makes the events of a trace: >>trace. */
+typedef struct gpusync__tracer {
+    void (*work)(gpusync_trace_kind kind, const struct gpusync__work *w, uint64_t at_ns);
+    void (*value)(const gpusync__target *t, uint64_t value);
+    void (*wait)(const struct gpusync__wait *wait, uint64_t begun, gpusync_result result);
+} gpusync__tracer;
+
+/* The event of a timeline that is gone, for the next one. */
+typedef struct gpusync__spare {
+    void *event;
+    uint64_t value;
+} gpusync__spare;
+#define GPUSYNC__SPARES 32
+
+struct gpusync_device {
+    gpusync_device *next; /* of all devices; under the global lock */
+    void *metal;
+    gpusync_hooks hooks;
+    bool default_hooks;
+    gpusync_spin own_spin;
+    const gpusync_spin *spin;
+    gpusync_log_fn log;
+    void *log_user;
+    gpusync_callback_mode callback_mode;
+    void *callback_queue;
+    gpusync_notify_fn notify;
+    void *notify_user;
+    const gpusync_trace *trace;    /* NULL: none. Atomic */
+    const gpusync__tracer *tracer; /* what makes its events; NULL: there is no trace. Atomic */
+    uint32_t refs;      /* the program; targets; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
+    uint32_t asked;     /* the dispatch queue was asked to run callbacks. Atomic */
+    uint32_t lost;      /* by which failure; 0: not. Read without the lock */
+    uint64_t lost_ns;   /* when; written before `lost`, as the next */
+    gpusync_error loss; /* the failure that told of it */
+    uint64_t looked_ns; /* a poll's last look at the whole device. Atomic */
+    uint32_t waits;     /* threads in a wait that was not over at once. Atomic */
+    unsigned char pad[128];                  /* what is read without the lock stands apart from it */
+    gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
+    gpusync__node moved;                     /* the ring of queues whose work is to settle before the unlock */
+    gpusync__target *targets, **targets_end; /* the oldest first */
+    uint32_t objects;                        /* queues, timelines and warm-ups that are not destroyed */
+    uint32_t made;                           /* targets, ever */
+    uint32_t spare_count;
+    gpusync__spare spares[GPUSYNC__SPARES];
+    gpusync_queue *blocks; /* of no program: UNORDERED work stands for each block that is to signal a value */
+    gpusync_stats stats;   /* of queues that are gone, and of waits for what is no queue */
+    gpusync__node due;     /* the ring of callbacks that are to run, in their order */
+    uint64_t due_last;     /* the `turn` of the last */
+    gpusync__caller *callers;
+    uint32_t running;                /* how many. Read without the lock */
+    bool ends;                       /* by destroy_later */
+    bool watched;                    /* the dispatch queue looks in a second: gpusync__watch */
+    gpusync__job call, watch;        /* has callbacks run; has the dispatch queue look while callbacks are to come */
+    gpusync__job loses;              /* logs the loss */
+    gpusync__callback on_lost, gone; /* of the loss; of a destroy_later. node.fire NULL: none */
+    /* Runs callbacks of a target that are due, and returns how many. NULL: none was ever owed. */
+    size_t (*run_due)(gpusync_device *dev, const gpusync__target *t, size_t max);
+};
+
+/* Over the selectors, the devices, and what blocks of listeners lead to. */
+static gpusync__mutex gpusync__global = {0};
+static gpusync_device *gpusync__devices;
+static uint32_t gpusync__orphans; /* timelines that are gone, and of which Metal has listeners' blocks. Atomic */
+
+/* The device's lock. */
+static void gpusync__lock(gpusync_device *dev)
 {
-    gpusync_trace_event event;
-    memset(&event, 0, sizeof event);
-    event.kind = kind;
-    event.time_ns = gpusync_now_ns();
-    event.label = t ? t->label : "";
-    if (t && gpusync__as_queue(t)) {
-        event.queue = gpusync__queue_of(t);
-        event.ticket = (gpusync_ticket)number;
-    } else if (t && gpusync__as_timeline(t)) {
-        event.timeline = gpusync__timeline_of(t);
-        event.value = number;
-    }
-    return event;
+    gpusync__mutex_lock(&dev->lock);
+}
+
+static void gpusync__unlock(gpusync_device *dev)
+{
+    gpusync__mutex_unlock(&dev->lock);
 }
 
 /* What makes the events of the program's trace, or NULL. */
@@ -2343,51 +1879,8 @@ static inline const gpusync__tracer *gpusync__tracer_of(const gpusync_device *de
     return GPUSYNC__LOAD(&dev->tracer);
 }
 
-/* Gives an event to the program. Its trace may be another one, or none, by now. */
-static void gpusync__emit(const gpusync_device *dev, const gpusync_trace_event *event)
-{
-    const gpusync_trace *trace = GPUSYNC__LOAD(&dev->trace);
-    if (trace)
-        trace->fn(trace->user, event);
-}
-
-/* Whether each handler of the work has noted its times. */
-static inline bool gpusync__has_times(const gpusync__work *w)
-{
-    return !w->running && !w->deaf;
-}
-
-/* Traces that work was committed, sent, or has ended. */
-GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w, uint64_t at_ns)
-{
-    gpusync_device *dev = w->queue->target.device;
-    gpusync_trace_event event = gpusync__event(kind, &w->queue->target, (uint64_t)gpusync__ticket_of(w));
-    event.time_ns = at_ns;
-    event.number = w->unordered ? w->place.number : 0;
-    event.label = w->label[0] ? w->label : event.label;
-    gpusync__lock(dev);
-    bool timed = kind == GPUSYNC_TRACE_ENDED && gpusync__has_times(w);
-    event.result = kind == GPUSYNC_TRACE_ENDED ? w->result : GPUSYNC_OK;
-    event.gpu_start_s = timed ? w->gpu_start : 0;
-    event.gpu_end_s = timed ? w->gpu_end : 0;
-    gpusync__unlock(dev);
-    gpusync__emit(dev, &event);
-}
-
-/* Traces that a value is reached. */
-static void gpusync__trace_value(const gpusync__target *t, uint64_t value)
-{
-    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, t, value);
-    gpusync__emit(t->device, &event);
-}
-
-/* ---------------------------------------------------------------------------- >>lifetimes --
-   A reference comes from a reference, or, by gpusync__revive, under a lock that keeps the memory. A queue or timeline
-   has one of the program, and one of each work, link, callback and wait that leads to it. Work has one of its list, and
-   one of each block that Metal holds and of each look. The last reference frees, on whatever thread, without a lock. */
-
-static void gpusync__return_room(const gpusync__work *w);
-static void gpusync__finish(gpusync_device *dev, gpusync__after *after);
+/* -- lives: a reference comes from a reference, or, by gpusync__revive, under a lock that keeps the memory. The last
+   reference frees, on whatever thread, without a lock. */
 
 /* The last reference of the device is gone. */
 GPUSYNC__APART void gpusync__device_free(gpusync_device *dev)
@@ -2427,67 +1920,6 @@ static bool gpusync__revive(uint32_t *refs)
     return n != 0;
 }
 
-static void gpusync__listening_unref(gpusync__listening *l)
-{
-    if (GPUSYNC__SUB(&l->refs, 1) != 1)
-        return;
-    GPUSYNC_FREE(l);
-    GPUSYNC__SUB(&gpusync__orphans, 1);
-}
-
-/* Keeps the event of a timeline for the next one, if no other code knows the event. All that was sent is reached, for
-   its work has a reference, unless the timeline has failed. */
-static void gpusync__spare_event(gpusync__target *target)
-{
-    gpusync_timeline *t = gpusync__timeline_of(target);
-    gpusync_device *dev = target->device;
-    gpusync__spare spare = {t->event, t->sent + t->base};
-    if (t->shared || t->outside || target->alert & GPUSYNC__FAILED || spare.value > GPUSYNC_MAX_VALUE / 2 ||
-        dev->spare_count == GPUSYNC__SPARES)
-        return;
-    dev->spares[dev->spare_count++] = spare;
-    t->event = NULL;
-}
-
-/* Frees what a timeline has but its own memory, however far its creation came. */
-static void gpusync__timeline_free(gpusync__target *target)
-{
-    gpusync_timeline *t = gpusync__timeline_of(target);
-    if (t->listening) {
-        gpusync__mutex_lock(&gpusync__global);
-        t->listening->timeline = NULL;
-        gpusync__mutex_unlock(&gpusync__global);
-        GPUSYNC__ADD(&gpusync__orphans, 1); /* until the last block goes, which may be now */
-        gpusync__listening_unref(t->listening);
-    }
-    gpusync__release_pooled(t->listener);
-    gpusync__release_pooled(t->event);
-}
-
-/* Frees what a warm-up has but its own memory, however far its creation came. */
-static void gpusync__warmup_free(gpusync__target *t)
-{
-    gpusync_warmup *w = (gpusync_warmup *)(void *)t;
-    void *pool = gpusync__pool_push();
-    for (size_t i = 0; i < w->count; i++)
-        gpusync__release(w->items[i].made);
-    gpusync__pool_pop(pool);
-    if (w->runner)
-        gpusync__dispatch_release(w->runner);
-    GPUSYNC_FREE(w->items);
-}
-
-/* Adds the counts of a queue. gpusync_stats has nothing but counts. */
-static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
-{
-    gpusync_stats stats = q->pace.stats;
-    stats.commits = q->target.head.committed + q->target.head.submitted;
-    stats.failures = q->log_count;
-    stats.failures_dropped = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
-    for (size_t i = 0; i < sizeof stats / sizeof(uint64_t); i++)
-        ((uint64_t *)(void *)sum)[i] += ((const uint64_t *)(const void *)&stats)[i];
-}
-
 /* The last reference of a target is gone. */
 GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
 {
@@ -2507,26 +1939,6 @@ static void gpusync__unref(gpusync__target *t)
 {
     if (GPUSYNC__SUB(&t->refs, 1) == 1)
         gpusync__target_free(t);
-}
-
-/* A queue that is gone has its counts with the device. */
-static void gpusync__queue_leave(gpusync__target *t)
-{
-    gpusync__add_stats(&t->device->stats, gpusync__queue_of(t));
-}
-
-/* Frees what a queue has but its own memory, however far its creation came. */
-static void gpusync__queue_free(gpusync__target *t)
-{
-    gpusync_queue *q = gpusync__queue_of(t);
-    gpusync__release_pooled(q->metal);
-    for (gpusync__work *w; (w = q->free_work) != NULL;) {
-        q->free_work = (gpusync__work *)(void *)w->place.next;
-        GPUSYNC_FREE(w);
-    }
-    GPUSYNC_FREE(q->log);
-    if (q->passed)
-        gpusync__unref(q->passed);
 }
 
 /* Fills in and adds a new target. DEVICE_LOST: not added. */
@@ -2564,118 +1976,15 @@ static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__targe
     return t;
 }
 
-/* -- work */
-
-/* Memory of work that is gone, or NULL. Under the lock. */
-static inline gpusync__work *gpusync__reuse(gpusync_queue *q)
+/* An object of the device is gone. Under the lock. */
+static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 {
-    gpusync__work *w = q->free_work;
-    if (w) {
-        q->free_work = (gpusync__work *)(void *)w->place.next;
-        q->free_count--;
-    }
-    return w;
+    dev->objects--;
+    if (!dev->objects && dev->gone.node.fire)
+        dev->gone.node.fire(&dev->gone.node, after);
 }
 
-/* New work with one reference, and room for so many buffers, in this memory if it is not NULL. NULL: no memory. */
-static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size_t buffers)
-{
-    void **many = NULL;
-    if (!w) {
-        gpusync__lock(q->target.device);
-        w = gpusync__reuse(q);
-        gpusync__unlock(q->target.device);
-    }
-    if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
-        return NULL;
-    if (buffers > GPUSYNC__FEW && (many = (void **)GPUSYNC_MALLOC(buffers * sizeof(void *))) == NULL) {
-        GPUSYNC_FREE(w);
-        return NULL;
-    }
-    /* In two parts: gcc 12 makes a loop of more than 80 bytes on x86-64 (rep stos), and single stores of fewer. */
-    memset(&w->gate, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, gate));
-    memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
-    w->turn.next = w->place.next = w->stirring.next = NULL;
-    w->tell.listed = false;
-    w->label[0] = '\0';
-    w->buffers = many ? many : w->few_buffers;
-    w->links_end = &w->links;
-    w->refs = 1;
-    w->queue = q;
-    gpusync__keep(&q->target);
-    return w;
-}
-
-static void gpusync__work_unref(gpusync__work *w);
-
-/* The last reference of work is gone. */
-static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
-{
-    gpusync_queue *q = w->queue;
-    gpusync_device *dev = q->target.device;
-    void *pool = gpusync__pool_push(); /* for what the end of objects of the program's autoreleases */
-    for (uint32_t i = 0; i < w->count; i++)
-        gpusync__release(w->buffers[i]);
-    gpusync__pool_pop(pool);
-    if (w->gate)
-        w->gate->free(w);
-    if (w->buffers != w->few_buffers)
-        GPUSYNC_FREE(w->buffers);
-    if (w->error)
-        GPUSYNC_FREE(w->error);
-    if (w->unsent)
-        gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
-    gpusync__lock(dev);
-    bool keeps = q->free_count < GPUSYNC__FREE_WORK;
-    if (keeps) {
-        w->place.next = (gpusync__node *)(void *)q->free_work;
-        q->free_work = w;
-        q->free_count++;
-    }
-    gpusync__unlock(dev);
-    if (!keeps)
-        GPUSYNC_FREE(w);
-    gpusync__unref(&q->target);
-}
-
-static void gpusync__work_unref(gpusync__work *w)
-{
-    if (GPUSYNC__SUB(&w->refs, 1) == 1)
-        gpusync__work_free(w);
-}
-
-/* Frees the links of work, and what was open, of a submission. */
-static void gpusync__free_links(gpusync__work *w)
-{
-    for (gpusync__link *link = w->links, *next; link; link = next) {
-        next = link->next;
-        gpusync__unref(link->target);
-        if (link->boxed)
-            GPUSYNC_FREE(link);
-    }
-    for (gpusync__work *part; (part = w->parts) != NULL;) {
-        w->parts = (gpusync__work *)(void *)part->place.next;
-        gpusync__work_unref(part);
-    }
-}
-
-/* Tells the trace that work has settled. */
-static void gpusync__tell(gpusync__job *job, gpusync__after *after)
-{
-    gpusync__work *w = GPUSYNC__OF(gpusync__work, tell, job);
-    (void)after;
-    const gpusync__tracer *tracer = gpusync__tracer_of(w->queue->target.device);
-    if (tracer)
-        tracer->work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
-    gpusync__work_unref(w);
-}
-
-/* ------------------------------------------------------------------------------- >>values --
-   What becomes of those that wait for a number, and of the signals of a timeline. Down to the end of >>held everything
-   but gpusync__refuses is under the device's lock: only lists and numbers change. What has to be done without the lock
-   stands in `after`. */
-
-enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
+/* -- numbers of targets */
 
 /* Sets a reason for waits to look under the lock. */
 static void gpusync__alarm(gpusync__target *t, uint32_t reason)
@@ -2683,123 +1992,10 @@ static void gpusync__alarm(gpusync__target *t, uint32_t reason)
     GPUSYNC__STORE(&t->alert, t->alert | reason);
 }
 
-/* Has held work sent that may go. */
-static void gpusync__issue_later(gpusync_queue *q, gpusync__after *after)
-{
-    if (gpusync__later(after, &q->issue))
-        gpusync__keep(&q->target);
-}
-
-/* Has work judged that is HELD or has ended: something that it waits for has changed. With a ticket only the first of its
-   queue is. */
-static void gpusync__stir(gpusync__work *w, gpusync__after *after)
-{
-    gpusync_queue *q = w->queue;
-    bool held = w->state == GPUSYNC__HELD;
-    if (w->unordered && !w->stirring.next)
-        gpusync__put((held ? &q->ready : &q->over)->prev, &w->stirring);
-    if (!held && !q->moved.next)
-        gpusync__put(q->target.device->moved.prev, &q->moved);
-    if (held)
-        gpusync__issue_later(q, after);
-}
-
-/* The next work that is kept behind this one (NULL: the first), or NULL: late work, that with a ticket, UNORDERED work.
-   Each by number. */
-static gpusync__work *gpusync__next(const gpusync_queue *q, const gpusync__work *w)
-{
-    const gpusync__node *n = w ? w->place.next : q->late.next;
-    if (n == &q->late)
-        n = q->line.next;
-    if (n == &q->line)
-        n = q->loose.next;
-    return gpusync__work_at(&q->loose, n);
-}
-
-/* The next held work behind this one; NULL: the first, there is no more. */
-static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
-{
-    gpusync__work *w = q->held_count ? gpusync__next(q, last) : NULL;
-    while (w && w->state != GPUSYNC__HELD)
-        w = gpusync__next(q, w);
-    return w;
-}
-
-/* Has all held work of a queue judged again. */
-static void gpusync__stir_held(gpusync_queue *q, gpusync__after *after)
-{
-    for (gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
-        gpusync__stir(w, after);
-}
-
-/* -- how a number stands */
-
-/* How a ticket that has settled ended: by its info, or its record, or as RESULT_UNKNOWN, if newer ones pushed that
-   out. */
-static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_error *error)
-{
-    const gpusync__info *info = &q->pace.infos[ticket % GPUSYNC__INFOS];
-    uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
-    if (!ticket || ticket > q->bad || (info->ticket == ticket && !info->failed))
-        return GPUSYNC__WELL;
-    while (n > first && q->log[(n - 1) % q->log_size].ticket != (gpusync_ticket)ticket)
-        n--;
-    if (n == first && ticket > q->dropped_to)
-        return GPUSYNC__WELL;
-    if (error && n > first)
-        *error = q->log[(n - 1) % q->log_size];
-    if (error && n == first) {
-        gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, "the work ended, but how is no longer on record");
-        gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->target.label);
-        error->queue_user = q->user;
-        error->ticket = error->origin = (gpusync_ticket)ticket;
-    }
-    return GPUSYNC__BADLY;
-}
-
-/* Whether the ticket, and all before it, have settled. `completed` says so, unless it is frozen. */
-static bool gpusync__has_settled(const gpusync_queue *q, uint64_t ticket)
-{
-    const gpusync__node *first = q->line.next;
-    return ticket <= q->target.head.completed || (q->frozen && (first == &q->line || ticket < first->number));
-}
-
 /* How a ticket or a value stands. BADLY: `error`, if there is one, gets the failure. */
 static inline int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
 {
     return t->kind->stands(t, number, error);
-}
-
-static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
-{
-    const gpusync_queue *q = gpusync__queue_of(t);
-    return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
-}
-
-static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
-{
-    if (number <= t->head.completed)
-        return GPUSYNC__WELL; /* what was reached before a failure stays reached */
-    if (!(t->alert & GPUSYNC__FAILED))
-        return GPUSYNC__NOT_YET;
-    if (error)
-        *error = gpusync__timeline_of(t)->error;
-    return GPUSYNC__BADLY;
-}
-
-static int gpusync__items_stand(const gpusync__target *t, uint64_t number, gpusync_error *error)
-{
-    (void)error;
-    return number <= t->head.completed ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
-}
-
-/* -- what waits */
-
-/* Has the event read, and Metal asked for the next value, where other code signals the timeline. */
-static void gpusync__arm_later(gpusync__target *t, gpusync__after *after)
-{
-    if (gpusync__timeline_of(t)->outside && gpusync__later(after, &gpusync__timeline_of(t)->arm))
-        gpusync__keep(t);
 }
 
 /* Lists what waits for its number of the target on one of its rings, if it is not listed. */
@@ -2811,6 +2007,242 @@ static void gpusync__list(gpusync__target *t, gpusync__node *ring, gpusync__node
     if (t->kind->tend)
         t->kind->tend(t, after);
 }
+
+/* Looks at the whole device: Metal may have lost a handler, or a listener may not have heard. */
+static void gpusync__look_everywhere(gpusync_device *dev)
+{
+    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t))
+        if (t->kind->look)
+            t->kind->look(t, UINT64_MAX);
+}
+
+#define GPUSYNC__SLICE_NS 50000000u /* from one look at the whole device to the next, at first */
+
+/* The same for a thread that asks again and again: once in the time of a slice. Whether it was time. */
+GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
+{
+    uint64_t now = gpusync_now_ns(), last = __atomic_load_n(&dev->looked_ns, __ATOMIC_RELAXED);
+    if (now - last < GPUSYNC__SLICE_NS)
+        return false;
+    __atomic_store_n(&dev->looked_ns, now, __ATOMIC_RELAXED);
+    gpusync__look_everywhere(dev);
+    return true;
+}
+
+#define GPUSYNC__LOST_NS 1000000000u
+
+/* Has the device been lost for so long that nothing is to be expected of it? */
+static bool gpusync__lost_long(const gpusync_device *dev)
+{
+    return GPUSYNC__LOAD(&dev->lost) && gpusync_now_ns() - dev->lost_ns >= GPUSYNC__LOST_NS;
+}
+
+/* -- threads in calls of the program's, and its log */
+
+/* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
+static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
+                                bool in_turn, uint64_t now)
+{
+    self->since_ns = now;
+    self->number = number;
+    self->thread = pthread_self();
+    self->target = t;
+    self->in_turn = in_turn;
+    self->next = dev->callers;
+    dev->callers = self;
+    GPUSYNC__STORE(&dev->running, dev->running + 1);
+}
+
+/* Whether another thread runs a callback of the target. */
+static bool gpusync__runs(const gpusync__target *t)
+{
+    const gpusync__caller *c = t->device->callers;
+    while (c && c->target != t)
+        c = c->next;
+    return c != NULL;
+}
+
+/* It has run it. */
+static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
+                                   gpusync__after *after)
+{
+    gpusync__caller **at = &dev->callers;
+    while (*at != self)
+        at = &(*at)->next;
+    *at = self->next;
+    GPUSYNC__STORE(&dev->running, dev->running - 1);
+    if (!t)
+        return;
+    gpusync__rise(&t->waiting, 0, after); /* a destroy */
+}
+
+/* Is this thread in a callback of the device? The function of a warm-up is one for calls on warm-ups, and on the device
+   (t NULL), but may wait for work. */
+static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev, const gpusync__target *t)
+{
+    if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
+        return false;
+    gpusync__lock(dev);
+    const gpusync__caller *c = dev->callers;
+    while (c &&
+           (!pthread_equal(c->thread, pthread_self()) || (c->target && c->target->kind->makes && t && !t->kind->makes)))
+        c = c->next;
+    gpusync__unlock(dev);
+    return c != NULL;
+}
+
+/* The thread counts as one that runs a callback meanwhile: a destructor that an exit() in the log runs may wait. */
+static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
+                                                                       const char *format, ...)
+{
+    char text[768];
+    gpusync__caller self;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    gpusync__make_plain(text);
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(dev);
+    gpusync__caller_add(dev, NULL, 0, &self, false, now);
+    gpusync__unlock(dev);
+    (dev->log)(dev->log_user, level, text); /* log is a macro in <tgmath.h> */
+    gpusync__lock(dev);
+    gpusync__caller_remove(dev, NULL, &self, NULL);
+    gpusync__unlock(dev);
+}
+
+/* The name of a target, in the texts for people. */
+static const char *gpusync__name(const gpusync__target *t, char name[96])
+{
+    if (t->label[0])
+        snprintf(name, 96, "%s '%s'", t->kind->name, t->label);
+    else
+        snprintf(name, 96, "%s %u", t->kind->name, (unsigned)t->number);
+    return name;
+}
+
+/* --------------------------------------------------------------------------------- >>wait --
+   Layer 2. A wait checks by loads whether it may be over, then under the lock whether it is; it looks, spins, and
+   sleeps. What wakes a sleeping wait, always by gpusync__rouse:
+     its number is reached, or fails     gpusync__rise, of publish, reach and fail
+     a handler comes late                gpusync__count_handler
+     its target closes                   gpusync__shut
+     a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
+     a callback of its target has run    gpusync__caller_remove
+     the device is lost                  gpusync__lose: waits for room. All but those of a destroy for callbacks end
+                                         with a slice, a second later
+   Without a waker the sleep ends with a slice, or at the deadline, and the sleeper looks: gpusync__sleep. */
+
+/* A thread that waits, on its stack. */
+typedef struct gpusync__sleeper {
+    gpusync_waiter waiter; /* first: what the hooks get */
+    pthread_mutex_t mutex; /* of the default hooks, with the next two */
+    pthread_cond_t wake;
+    bool permit;
+    bool woken;                    /* on a list `woken`: set by the waker under the lock, cleared before its unpark. The
+                                      sleeper lists no goal meanwhile */
+    uint32_t taken;                /* wakers that still touch the sleeper: the frame stays until this is 0 */
+    struct gpusync__sleeper *next; /* of a list `woken` */
+    struct gpusync__goal *goals;   /* with a node each */
+    size_t count;
+    uint64_t since_ns, deadline_ns; /* for the report */
+} gpusync__sleeper;
+
+/* How one of the last tickets ended. */
+typedef struct gpusync__info {
+    uint64_t ticket;
+    double gpu_start, gpu_end;
+    bool failed;
+} gpusync__info;
+#define GPUSYNC__INFOS 256
+
+/* When the tickets of a queue are expected to end, and have ended. */
+typedef struct gpusync__pace {
+    uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
+    uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
+    gpusync_stats stats;        /* of the queue, but for what the tickets and the record tell */
+    gpusync__info infos[GPUSYNC__INFOS];
+} gpusync__pace;
+
+/* What a thread waits for. */
+typedef struct gpusync__goal {
+    gpusync__node node;
+    gpusync__sleeper *sleeper; /* while it is listed */
+    gpusync__target *target;   /* with a reference */
+    /* Whether it has come. BADLY: `error` gets the failure. error NULL: the wait has told of the failure. */
+    int (*stands)(const struct gpusync__wait *wait, struct gpusync__goal *goal, gpusync_error *error);
+    const char *what;    /* in texts, in front of the number */
+    gpusync__pace *pace; /* of tickets: when they are expected to end. NULL: not known */
+    uint64_t number;     /* a ticket, a value, so many items; of everything: the last ticket; 0: no number */
+    uint64_t unordered;  /* of everything: up to which number of UNORDERED work */
+    uint64_t from;       /* of everything: the first record that had not been told, from 1 on */
+    uint64_t told;       /* of everything that has failed: the record behind the newest that counts as told now */
+    bool fresh;          /* of everything: `from` is to be noted. Loads do not tell that */
+    bool handlers;       /* those up to the ticket, too */
+    bool over;
+} gpusync__goal;
+
+typedef struct gpusync__wait {
+    gpusync_device *device;
+    gpusync__goal *goals;
+    size_t count, which; /* which: the goal that ended the wait, or the lowest that failed; count: none */
+    gpusync_wait_for how;
+    gpusync_result result; /* of `which` */
+    gpusync_error *error;  /* the program's, or NULL */
+    bool drains;           /* of a destroy: goes on though its queue is closed */
+    bool skips;            /* of the device: a queue that closes is none of its queues */
+    bool patient;          /* without a limit */
+    gpusync_wait_end by;   /* what ended it */
+    uint64_t spun_ns;
+    uint64_t woken_ns; /* when its last park returned; 0: it has not parked */
+} gpusync__wait;
+
+#define GPUSYNC__LAST_SLICE_NS 400000000u
+#define GPUSYNC__IDLE_NS 1000000000u /* so long without a change: nothing makes room but the program */
+
+static void gpusync__default_yield(void *user)
+{
+    (void)user;
+    sched_yield();
+}
+
+/* Parks until there is a permit, and takes it: an unpark that came first ends the park at once. */
+static void gpusync__default_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
+{
+    gpusync__sleeper *s = (gpusync__sleeper *)(void *)waiter;
+    struct timespec at;
+    uint64_t ns = deadline_ns, now = 0;
+    (void)user;
+    pthread_mutex_lock(&s->mutex);
+    while (!s->permit && (now = gpusync_now_ns()) < deadline_ns) {
+#ifdef __APPLE__
+        ns = deadline_ns - now;
+#endif
+        at.tv_sec = (time_t)(ns / 1000000000u);
+        at.tv_nsec = (long)(ns % 1000000000u);
+#ifdef __APPLE__
+        pthread_cond_timedwait_relative_np(&s->wake, &s->mutex, &at);
+#else
+        pthread_cond_timedwait(&s->wake, &s->mutex, &at); /* of the clock of gpusync_now_ns */
+#endif
+    }
+    s->permit = false;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void gpusync__default_unpark(void *user, gpusync_waiter *waiter)
+{
+    gpusync__sleeper *s = (gpusync__sleeper *)(void *)waiter;
+    (void)user;
+
+    pthread_mutex_lock(&s->mutex);
+    s->permit = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* -- waking, and what else follows a change */
 
 /* Takes a sleeper off all its rings, and has it unparked. */
 static void gpusync__rouse(gpusync__node *node, gpusync__after *after)
@@ -2837,1071 +2269,6 @@ static void gpusync__rouse_all(gpusync__node *ring, bool all, gpusync__after *af
             next = ring->next;
     }
 }
-
-/* Has the dispatch queue look at the device, as long as callbacks are to come: gpusync__watch. */
-static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
-{
-    if (dev->watched || dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
-        return;
-    dev->watched = true;
-    dev->watch.run = gpusync__watch_soon;
-    gpusync__later(after, &dev->watch);
-}
-
-/* A callback of the target is to run, or to be withdrawn, before a destroy returns. */
-static void gpusync__owe(gpusync__target *t)
-{
-    t->owed++;
-    t->device->run_due = gpusync__run_due;
-}
-
-/* Makes a callback the last of those that are due. */
-static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__after *after)
-{
-    gpusync__put(dev->due.prev, &c->node);
-    c->turn = ++dev->due_last;
-    dev->call.run = gpusync__call;
-    gpusync__later(after, &dev->call);
-}
-
-/* Has a callback run: its target has the number, has failed, or is destroyed. */
-static void gpusync__due(gpusync__node *node, gpusync__after *after)
-{
-    gpusync__callback *c = (gpusync__callback *)(void *)node;
-    const gpusync__target *t = c->target;
-    int stands = gpusync__stands(t, node->number, &c->error);
-    if (stands == GPUSYNC__NOT_YET)
-        gpusync__own_error(&c->error, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed before it had the value");
-    if (!c->fn && gpusync__as_queue(t) && gpusync__queue_of(t)->abandoned)
-        c->user = NULL; /* the GPU may use the object: it is never released */
-    gpusync__append(t->device, c, after);
-}
-
-/* -- the signals of a timeline */
-
-/* Whether Metal does not have the work, and never had it. */
-static bool gpusync__is_unsent(const gpusync__work *w)
-{
-    return w->state <= GPUSYNC__HELD || w->unsent;
-}
-
-/* The lowest signal of sent work that is not reached, or NULL. */
-static gpusync__link *gpusync__lowest_sent(const gpusync_timeline *t)
-{
-    gpusync__link *link = gpusync__link_at(&t->promised, t->promised.next);
-    return link && !gpusync__is_unsent(link->work) ? link : NULL;
-}
-
-/* Has held work judged whose signal stands right above this one, which it may have waited for. */
-static void gpusync__stir_above(const gpusync__link *link, gpusync__after *after)
-{
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    const gpusync__link *above = gpusync__link_at(&t->promised, link->node.next);
-    if (above && above->work->state == GPUSYNC__HELD)
-        gpusync__stir(above->work, after);
-}
-
-/* Frees work, without the lock. */
-static void gpusync__free_job(gpusync__job *job, gpusync__after *after)
-{
-    (void)after;
-    gpusync__work_free(GPUSYNC__OF(gpusync__work, tell, job));
-}
-
-/* Drops a reference to work. The last one has it freed, without the lock. */
-static void gpusync__bury(gpusync__work *w, gpusync__after *after)
-{
-    if (GPUSYNC__SUB(&w->refs, 1) != 1)
-        return;
-    w->tell.run = gpusync__free_job;
-    w->tell.next = after->last;
-    after->last = &w->tell;
-}
-
-/* Takes settled work off its queue of which nothing is to come. */
-static void gpusync__forget(gpusync__work *w)
-{
-    if (w->state == GPUSYNC__SETTLED && !w->running && !w->listed)
-        gpusync__unlist(&w->place);
-}
-
-/* Takes a signal off its timeline. */
-static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
-{
-    if (!link->node.next)
-        return;
-    gpusync__stir_above(link, after);
-    gpusync__unlist(&link->node);
-    gpusync__arm_later(link->target, after); /* other code may have signalled more */
-    link->work->listed--;
-    gpusync__forget(link->work);
-    gpusync__bury(link->work, after);
-}
-
-/* Has the event written when the thread has unlocked: >>events. */
-/* Has the event written when the thread has unlocked: >>events. */
-static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
-{
-    if (t->dirty)
-        return;
-    t->dirty = true;
-    gpusync__keep(&t->target);
-    gpusync__later(after, &t->write);
-}
-
-/* The GPU may have written a lower value to the event than it is to have: the host writes that once more. */
-static void gpusync__write_again(gpusync_timeline *t, gpusync__after *after)
-{
-    t->again = true;
-    gpusync__write_later(t, after);
-}
-
-/* The timeline has this value, or (0) perhaps the next: the values of settled work are reached that no lower signal
-   stands before. The caller knows that no lower signal of sent work is left: those that the value overtakes are of work
-   that Metal does not have. Held work ends when it is judged. */
-static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *after)
-{
-    gpusync__target *target = &t->target;
-    bool by_host = false;
-    if (target->alert & GPUSYNC__FAILED)
-        return;
-    for (gpusync__link *link; (link = gpusync__link_at(&t->promised, t->promised.next)) != NULL;) {
-        gpusync__work *w = link->work;
-        if (link->node.number > value) {
-            if (w->state != GPUSYNC__SETTLED)
-                break;
-            value = link->node.number;
-            by_host |= !link->encoded || link->crossed || w->unsent || w->result != GPUSYNC_OK;
-        }
-        if (w->state == GPUSYNC__HELD) {
-            gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
-                          "the host, or other code, signalled its value, or a higher one, while the work was held");
-            gpusync__stir(w, after);
-        }
-        gpusync__withdraw(link, after);
-    }
-    if (value <= target->head.completed)
-        return;
-    if (t->sent < value)
-        t->sent = value;
-    GPUSYNC__STORE(&target->head.completed, value);
-    t->rises |= gpusync__tracer_of(target->device) && !t->hidden;
-    if (by_host || t->rises) /* the write traces it */
-        gpusync__write_later(t, after);
-    gpusync__rise(&t->expecting, value, after);
-    gpusync__rise(&target->waiting, value, after);
-}
-
-/* The values that are not reached fail, now and later. */
-static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusync__after *after)
-{
-    if (t->target.alert & GPUSYNC__FAILED)
-        return;
-    t->error = *error;
-    gpusync__alarm(&t->target, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
-    gpusync__write_later(t, after);
-    /* Signals that Metal does not have, and of settled work: there is nothing to raise any more. */
-    for (gpusync__node *n = t->promised.next, *next; n != &t->promised; n = next) {
-        gpusync__link *link = gpusync__link_at(&t->promised, n);
-        next = n->next;
-        if (link->work->state == GPUSYNC__HELD) /* for the order of values, perhaps */
-            gpusync__stir(link->work, after);
-        if (gpusync__is_unsent(link->work) || link->work->state == GPUSYNC__SETTLED)
-            gpusync__withdraw(link, after);
-    }
-    gpusync__rise(&t->expecting, UINT64_MAX, after);
-    gpusync__rise(&t->target.waiting, UINT64_MAX, after);
-}
-
-/* ------------------------------------------------------------------------------- >>settle --
-   How work ends. Its last handler, or a look, ends it (gpusync__end). It settles when its own waits are over, ordered
-   work in the order of tickets: the result is on record, its signals have passed, what waits for its ticket goes on. */
-
-/* How much committed work of the queue has not settled. */
-static uint64_t gpusync__unsettled(const gpusync_queue *q)
-{
-    return q->target.head.committed + q->target.head.submitted - q->pace.stats.completions;
-}
-
-/* An object that is destroyed later has ended, when the work of a queue has settled: its own callbacks are due by then,
-   and run before. */
-static void gpusync__tell_gone(gpusync__node *node, gpusync__after *after)
-{
-    gpusync__target *t = ((gpusync__callback *)(void *)node)->target;
-    gpusync_queue *q = gpusync__as_queue(t);
-    node->number = t->head.committed;
-    if (q && q->line.next != &q->line) {
-        gpusync__insert(&t->waiting, node);
-    } else if (q && q->loose.next != &q->loose) {
-        node->number = t->head.submitted;
-        gpusync__insert(&q->rest, node);
-    } else {
-        gpusync__append(t->device, &t->gone, after);
-    }
-}
-
-/* The first work with a ticket that has not settled, or NULL. */
-static gpusync__work *gpusync__first(const gpusync_queue *q)
-{
-    return gpusync__work_at(&q->line, q->line.next);
-}
-
-/* `completed` and `ended` follow the work that has settled, unless they are frozen. */
-static void gpusync__publish(gpusync_queue *q, bool unordered, gpusync__after *after)
-{
-    gpusync__head *head = &q->target.head;
-    const gpusync__node *ring = unordered ? &q->loose : &q->line;
-    uint64_t last = unordered ? head->submitted : head->committed;
-    uint64_t settled = ring->next == ring ? last : ring->next->number - 1;
-    if (!q->frozen)
-        GPUSYNC__STORE(unordered ? &head->ended : &head->completed, settled);
-    gpusync__rise(unordered ? &q->rest : &q->target.waiting, settled, after);
-}
-
-/* -- failures */
-
-/* Puts a failure on record. */
-static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error)
-{
-    gpusync_error *record = &q->log[q->log_count % q->log_size];
-    if (q->log_count++ >= q->log_size && record->ticket)
-        q->dropped_to = (uint64_t)record->ticket;
-    *record = *error;
-    GPUSYNC__STORE(&q->untold, true);
-    if (error->ticket)
-        GPUSYNC__STORE(&q->bad, (uint64_t)error->ticket);
-}
-
-/* Whether a failure sticks. */
-static bool gpusync__sticks(const gpusync_queue *q)
-{
-    return q->stuck_to == UINT64_MAX;
-}
-
-/* Whether the failure that sticks, or stuck, is that of this work, too, which was committed before the clear. It is a
-   later ticket: they settle in their order. */
-static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
-{
-    return !w->unordered && !w->marker && w->place.number <= q->stuck_to;
-}
-
-/* Has a failure stick to its queue: see gpusync_queue_clear_failure. */
-static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
-{
-    if (!q->sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED || w->place.number <= q->stuck_to)
-        return;
-    q->stuck = *error;
-    q->stuck_to = UINT64_MAX;
-    gpusync__rouse_all(&q->rooms, true, after);
-    gpusync__alarm(&q->target, GPUSYNC__STUCK);
-    gpusync__stir_held(q, after);
-}
-
-/* Fails the timelines that failed work was to signal. One that is order_only gets the value all the same, unless the
-   end of the work is unknown. */
-static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, gpusync__after *after)
-{
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        if (!link->signal || !link->node.next)
-            continue; /* an overtaken signal fails its work, and not the timeline that overtook it */
-        gpusync_timeline *t = gpusync__timeline_of(link->target);
-        if (!t->order_only || w->unknown)
-            gpusync__fail(t, error, after);
-    }
-}
-
-/* Settles failed work. Its failure is its own; else that of the first thing it waited for that failed; else `stuck`,
-   which a clear leaves there. */
-GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
-{
-    gpusync_error error;
-    if (w->result != GPUSYNC_OK) {
-        gpusync__describe(w, &error);
-    } else {
-        if (!w->gate || w->gate->outcome(w, &error, after) != GPUSYNC__BADLY)
-            error = q->stuck;
-        if (!error.inherited)
-            error.origin = error.ticket;
-        error.inherited = true;
-        error.ticket = gpusync__ticket_of(w);
-        if (w->unordered && w->label[0]) /* nothing else names it */
-            memcpy(error.label, w->label, sizeof w->label);
-    }
-    error.ran = !w->unsent && w->count;
-    error.in_use = w->unknown;
-    w->result = error.result;
-    if (w->on_complete)
-        w->on_complete->error = error;
-    gpusync__record_failure(q, &error);
-    gpusync__stick(q, w, &error, after);
-    if (w->gate)
-        w->gate->failed(w, &error, after);
-}
-
-/* -- settling */
-
-/* What work waits for has come, or has failed. */
-static void gpusync__link_came(gpusync__node *node, gpusync__after *after)
-{
-    gpusync__stir(((gpusync__link *)(void *)node)->work, after);
-}
-
-/* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
-   when one of them is, or has failed. error: gets the first failure, and nothing is listed. */
-static int gpusync__list_waits(gpusync__work *w, gpusync_error *error, gpusync__after *after)
-{
-    int outcome = GPUSYNC__WELL;
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->node.number, error);
-        if (error && stands == GPUSYNC__BADLY)
-            return stands;
-        if (!error && stands == GPUSYNC__NOT_YET)
-            gpusync__list(link->target,
-                          w->state <= GPUSYNC__HELD && link->encoded ? &gpusync__timeline_of(link->target)->expecting
-                                                                     : &link->target->waiting,
-                          &link->node, after);
-        if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
-            outcome = stands;
-    }
-    return outcome;
-}
-
-/* How ended work stands with what it waits for; NOT_YET: its waits are listed. Work that failed, or never ran, waits
-   for nothing any more. */
-static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
-{
-    if (w->result != GPUSYNC_OK || w->unsent)
-        return GPUSYNC__BADLY;
-    int outcome = w->gate ? w->gate->outcome(w, NULL, after) : GPUSYNC__WELL;
-    return outcome == GPUSYNC__WELL && gpusync__spreads_to(q, w) ? GPUSYNC__BADLY : outcome;
-}
-
-/* Passes the signals of settled work on to their timelines, and takes its waits off. */
-static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
-{
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        gpusync_timeline *t = gpusync__timeline_of(link->target);
-        if (!link->signal) {
-            gpusync__unlist(&link->node);
-        } else if (t->target.alert & GPUSYNC__FAILED) {
-            gpusync__withdraw(link, after);
-            gpusync__write_again(t, after);
-        } else if (link->node.next) {
-            gpusync__reach(t, 0, after);
-        }
-    }
-}
-
-/* Tells of the times. All are noted. */
-static inline void gpusync__show_times(const gpusync__work *w, gpusync__info *info)
-{
-    info->gpu_start = w->gpu_start;
-    info->gpu_end = w->gpu_end;
-}
-
-/* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
-   a thread that sees the end finds the failure. */
-static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
-{
-    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
-    int outcome = gpusync__outcome(q, w, after);
-    if (outcome == GPUSYNC__NOT_YET)
-        return false;
-    if (!w->unordered) {
-        info->ticket = w->place.number;
-        info->gpu_start = info->gpu_end = 0;
-        info->failed = outcome == GPUSYNC__BADLY;
-        if (gpusync__has_times(w))
-            gpusync__show_times(w, info);
-    }
-    if (outcome == GPUSYNC__BADLY)
-        gpusync__settle_badly(q, w, after);
-    w->state = GPUSYNC__SETTLED;
-    q->pace.stats.completions++;
-    if (w->gate)
-        w->gate->settled(w, after);
-    if (gpusync__tracer_of(q->target.device) && q != q->target.device->blocks) {
-        GPUSYNC__ADD(&w->refs, 1);
-        w->since_ns = gpusync_now_ns();
-        w->tell.run = gpusync__tell;
-        gpusync__later(after, &w->tell);
-    }
-    if (w->on_complete) {
-        w->on_complete->node.number = (uint64_t)gpusync__ticket_of(w);
-        w->on_complete->node.fire(&w->on_complete->node, after);
-        w->on_complete = NULL;
-    }
-    gpusync__unlist(&w->stirring); /* the timelines that it failed may be those that it waited for */
-    gpusync__unlist(&w->place);
-    if (w->running || w->listed)
-        gpusync__insert(&q->late, &w->place);
-    gpusync__publish(q, w->unordered, after);
-    if (w->turn.next) /* Metal has not made the signals yet */
-        q->passed->kind->tend(q->passed, after);
-    gpusync__bury(w, after);
-    return true;
-}
-
-/* Settles what has ended, as far as that may be now. */
-static void gpusync__settle_all(gpusync__node *moved, gpusync__after *after)
-{
-    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, moved, moved);
-    gpusync__work *w;
-    while ((w = gpusync__first(q)) != NULL && w->state == GPUSYNC__ENDED && gpusync__settle(q, w, after)) {}
-    while (q->over.next != &q->over) {
-        w = GPUSYNC__OF(gpusync__work, stirring, q->over.next);
-        gpusync__unlist(&w->stirring);
-        gpusync__settle(q, w, after);
-    }
-}
-
-/* Settles, before the unlock, all that a change has let settle. */
-static void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
-{
-    gpusync__rise(&dev->moved, UINT64_MAX, after);
-}
-
-/* -- room, and the end of work */
-
-/* How a queue with such an alert answers new work. While a failure sticks it takes markers alone. */
-GPUSYNC__APART gpusync_result gpusync__refusal(uint32_t alert, bool marker)
-{
-    if (alert & GPUSYNC__CLOSED)
-        return GPUSYNC_ERROR_DESTROYED;
-    if (alert & GPUSYNC__LOST)
-        return GPUSYNC_ERROR_DEVICE_LOST;
-    return marker ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION;
-}
-
-/* Why the queue takes no new work. OK: it does. */
-static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
-{
-    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
-    return alert < GPUSYNC__STUCK ? GPUSYNC_OK : gpusync__refusal(alert, marker);
-}
-
-/* Whether there is a place for one more command buffer. A Metal queue that gpusync made holds twice as many, and one:
-   Metal counts a buffer until its handler returns, gpusync until it begins. */
-static bool gpusync__has_room(const gpusync_queue *q)
-{
-    return q->room < q->limit;
-}
-
-/* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
-   so no other thread gets in first, and each place wakes one thread. */
-static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
-{
-    gpusync_queue *q = w->queue;
-    q->room -= w->room;
-    for (gpusync__node *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
-        q->room++;
-        e->number = 1;
-        e->fire(e, after);
-    }
-}
-
-/* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, or
-   0. */
-static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
-{
-    gpusync_queue *q = w->queue;
-    q->sent_count -= w->state == GPUSYNC__SENT;
-    if (now) { /* how long tickets take, for the default spin */
-        uint64_t begun = w->since_ns > q->pace.ended_ns ? w->since_ns : q->pace.ended_ns;
-        uint64_t took = now > begun ? now - begun : 0;
-        q->pace.took_ns = q->pace.took_ns ? (7 * q->pace.took_ns + took) / 8 : took;
-        q->pace.ended_ns = now;
-        w->since_ns = now;
-    }
-    w->state = GPUSYNC__ENDED;
-    if (!w->unsent) /* else with its memory */
-        gpusync__give_room(w, after);
-}
-
-/* --------------------------------------------------------------------------------- >>held --
-     what holds work back             where that is judged                      what lets the work go
-     ordered held work before it      gpusync__admit, gpusync__rejudge          gpusync__unhold
-     a ticket, or a value that Metal  gpusync__judge_wait                       gpusync__take of its entry: by settle,
-     is not about to bring                                                      wake, send_signal, withdraw
-     a lower signal of its timelines  gpusync__may_signal                       gpusync__stir_above
-     it never goes                    gpusync__judge: BADLY                     gpusync__give_up
-   That a queue closes, a failure sticks, or the device is lost, has all held work judged: gpusync__stir_held. Each of
-   these stirs the work (gpusync__stir). gpusync__go_on judges it; if it may go it stands on its queue's list `ready`,
-   and >>send sends it. */
-
-/* Work is HELD no more: the ordered work that is held behind it is judged. */
-static void gpusync__unhold(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
-{
-    q->held_count--;
-    gpusync__unlist(&w->stirring);
-    if (q->held != w)
-        return;
-    do
-        q->held = gpusync__work_at(&q->line, q->held->place.next);
-    while (q->held && q->held->state != GPUSYNC__HELD); /* a marker is not held */
-    if (q->held)
-        gpusync__stir(q->held, after);
-}
-
-/* Ends work that will never run, or whose end nothing tells. */
-static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
-{
-    if (w->state == GPUSYNC__HELD) {
-        gpusync__unhold(w->queue, w, after);
-        w->unsent = true; /* before gpusync__end, which leaves its room to its memory then */
-    }
-    w->unknown = w->state == GPUSYNC__SENT;
-    gpusync__end(w, 0, after);
-    gpusync__stir(w, after);
-}
-
-/* The next lower signal of other work, or NULL. The link is on the ring of its timeline. */
-static const gpusync__link *gpusync__lower(const gpusync__work *w, const gpusync__link *link)
-{
-    const gpusync__node *ring = &gpusync__timeline_of(link->target)->promised;
-    const gpusync__link *lower = gpusync__link_at(ring, link->node.prev);
-    while (lower && lower->work == w)
-        lower = gpusync__link_at(ring, lower->node.prev);
-    return lower;
-}
-
-/* Whether the signal may go to Metal, as far as lower ones of its timeline are concerned. A look at the next lower one
-   is enough: below a signal of sent work are those of sent work alone. */
-static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
-{
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    link->behind = 0;
-    if (!link->node.next) /* the timeline has failed */
-        return true;
-    const gpusync__link *lower = gpusync__lower(w, link);
-    if (!lower)
-        return true;
-    const gpusync__work *other = lower->work;
-    if (gpusync__is_unsent(other))
-        return false;
-    for (const gpusync__link *wait = w->links; wait != link; wait = wait->next)
-        if (!wait->signal && wait->target == link->target && wait->node.number >= lower->node.number) {
-            link->behind = w->submitted && link->encoded ? lower->node.number : 0; /* its wait is in another buffer */
-            return true;
-        }
-    bool in_turn = !w->unordered && !other->unordered && other->queue == w->queue;
-    if (!link->encoded || !in_turn) /* the host makes it in the work's turn */
-        return in_turn;
-    if (!w->queue->port) /* whose operations are in order */
-        link->behind = lower->node.number;
-    /* The GPU waits for the lower value first, if the host ends this wait though the other work fails. */
-    return lower->encoded && (!link->behind || !t->imported || t->order_only);
-}
-
-/* Whether the host need not hold the work for this wait. */
-static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
-{
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    int stands = gpusync__stands(link->target, link->node.number, NULL);
-    if (stands != GPUSYNC__NOT_YET || gpusync__as_queue(link->target))
-        return stands;
-    if (link->encoded && (t->outside || t->coming >= link->node.number))
-        return GPUSYNC__WELL;
-    const gpusync__node *top = t->promised.prev;                                  /* the head has the number 0 */
-    while (top != &t->promised && gpusync__link_at(&t->promised, top)->work == w) /* its own come behind its waits */
-        top = top->prev;
-    bool comes = t->outside || link->node.number <= t->sent || link->node.number <= top->number;
-    if (comes || !(t->target.alert & GPUSYNC__CLOSED))
-        return GPUSYNC__NOT_YET;
-    gpusync__doom(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
-    return GPUSYNC__BADLY;
-}
-
-/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
-static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
-{
-    if (q->target.alert & GPUSYNC__CLOSED)
-        gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
-    else if (q->target.alert & GPUSYNC__LOST)
-        gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
-    if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
-        return GPUSYNC__BADLY;
-    return w->gate ? w->gate->judge(w, after) : GPUSYNC__WELL;
-}
-
-/* Whether work may go, by its waits and signals. */
-static int gpusync__judge_links(gpusync__work *w, gpusync__after *after)
-{
-    int result = GPUSYNC__WELL;
-    for (const gpusync__link *link = w->links; link; link = link->next) {
-        int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
-        if (may == GPUSYNC__BADLY)
-            return may;
-        if (may == GPUSYNC__NOT_YET)
-            result = may;
-    }
-    for (gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
-        if (link->signal && !gpusync__may_signal(w, link))
-            result = GPUSYNC__NOT_YET;
-    if (result == GPUSYNC__NOT_YET)
-        gpusync__list_waits(w, NULL, after);
-    w->queue->issue.run = gpusync__issue_job;
-    return result;
-}
-
-/* The first held work that may go to Metal now, or NULL; what never may ends. One with a ticket goes only as the first.
-   Under the order lock, too. */
-static gpusync__work *gpusync__next_ready(gpusync_queue *q, gpusync__after *after)
-{
-    for (bool ordered = true;;) {
-        gpusync__work *w = ordered && q->held           ? q->held
-                           : q->ready.next != &q->ready ? GPUSYNC__OF(gpusync__work, stirring, q->ready.next)
-                                                        : NULL;
-        if (!w)
-            return NULL;
-        gpusync__unlist(&w->stirring);
-        int may = gpusync__judge(q, w, after);
-        if (may == GPUSYNC__WELL)
-            return w;
-        if (may == GPUSYNC__BADLY)
-            gpusync__give_up(w, after);
-        ordered &= w->unordered; /* what has ended settles first: its failure may stick */
-    }
-}
-
-/* A queue of Metal 4 has made the signals of work. They may have come late: behind a failure, a higher value, or another
-   queue's signal that is not reached yet, which is `crossed` then. */
-static void gpusync__signalled(gpusync__node *node, gpusync__after *after)
-{
-    gpusync__work *w = GPUSYNC__OF(gpusync__work, turn, node);
-    for (const gpusync__link *link = w->links; link; link = link->next) {
-        gpusync_timeline *t = gpusync__timeline_of(link->target);
-        if (!link->signal || !link->encoded)
-            continue;
-        const gpusync__link *lowest = gpusync__lowest_sent(t);
-        if (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->node.number ||
-            (lowest && lowest->work->queue != w->queue))
-            gpusync__write_again(t, after);
-    }
-    gpusync__bury(w, after);
-}
-
-/* The device is lost: held work, everywhere, is judged, and ends; waits for room end. */
-static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint64_t now, gpusync__after *after)
-{
-    if (dev->lost)
-        return;
-    dev->lost_ns = now;
-    dev->loss = *error;
-    dev->loss.result = GPUSYNC_ERROR_DEVICE_LOST;
-    dev->loss.encoder[0] = '\0';
-    GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
-    if (dev->log)
-        gpusync__later(after, &dev->loses);
-    if (dev->on_lost.node.fire && (dev->objects || !dev->ends))
-        dev->on_lost.node.fire(&dev->on_lost.node, after);
-    for (gpusync__target *t = dev->targets; t; t = t->next) {
-        gpusync__alarm(t, GPUSYNC__LOST);
-        if (!gpusync__as_queue(t))
-            continue;
-        gpusync__stir_held(gpusync__queue_of(t), after);
-        gpusync__rouse_all(&gpusync__queue_of(t)->rooms, true, after);
-    }
-}
-
-/* --------------------------------------------------------------------------------- >>send --
-   Handing work to Metal. gpusync__set_out is the last step under the device's lock; the messages come under the queue's
-   order lock alone, so that ticket order is Metal's order. */
-
-static void gpusync__completed(void *block, void *buffer);
-
-/* What Metal reads of a block, by the Clang Block ABI. */
-typedef struct gpusync__block_descriptor {
-    uintptr_t reserved, size; /* 0; bytes of the block */
-    void (*copy)(void *to, const void *from);
-    void (*dispose)(const void *block);
-    const char *signature, *layout; /* the arguments, in Objective-C's encoding of types; NULL */
-} gpusync__block_descriptor;
-
-typedef struct gpusync__block {
-    void *isa;
-    int32_t flags, reserved;
-    void (*invoke)(void *block, void *argument);
-    const gpusync__block_descriptor *descriptor; /* the same for all blocks of a kind */
-} gpusync__block;
-
-#define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
-#define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
-
-/* The beginning of a block on the stack, which Metal copies. */
-#define GPUSYNC__BLOCK(invoke, descriptor)                                                                           \
-    {                                                                                                                \
-        gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, invoke, &descriptor \
-    }
-
-/* The completed handler of one command buffer. */
-typedef struct gpusync__handler {
-    gpusync__block block;   /* first */
-    gpusync__work *work;    /* with a reference of a copy; taken once. Atomic */
-    gpusync_device *device; /* with a reference of a copy: its destroy waits for the block */
-    uint32_t index;         /* of the command buffer */
-} gpusync__handler;
-
-/* Takes the reference of a block to its work. NULL: it was taken. */
-static gpusync__work *gpusync__take_work(const void *block)
-{
-    gpusync__handler *h = (gpusync__handler *)(uintptr_t)block;
-    return __atomic_exchange_n(&h->work, (gpusync__work *)NULL, __ATOMIC_SEQ_CST);
-}
-
-static void gpusync__handler_copy(void *to, const void *from)
-{
-    (void)from;
-    GPUSYNC__ADD(&((gpusync__handler *)to)->work->refs, 1);
-    GPUSYNC__ADD(&((gpusync__handler *)to)->device->refs, 1);
-}
-
-static void gpusync__handler_dispose(const void *block);
-
-static const gpusync__block_descriptor gpusync__handler_descriptor = {
-    0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__handler_dispose, "v16@?0@8", NULL,
-};
-
-/* Has the GPU wait for a value of the link's timeline, at this place of the command buffer. */
-static void gpusync__encode_wait(void *buffer, const gpusync__link *link, uint64_t value)
-{
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    GPUSYNC__WITH(void, void *, uint64_t)(buffer, gpusync__sel.encodeWaitForEvent, t->event, value + t->base);
-}
-
-/* Has the GPU signal at the end of the command buffer. Where Metal overlaps the buffers of a queue, the lower value of
-   one before it might come later: the GPU waits for that first. */
-static void gpusync__encode_signal(void *buffer, const gpusync__link *link)
-{
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    if (link->behind)
-        gpusync__encode_wait(buffer, link, link->behind);
-    GPUSYNC__WITH(void, void *, uint64_t)
-    (buffer, gpusync__sel.encodeSignalEvent, t->event, link->node.number + t->base);
-}
-
-/* Encodes the signals of work that is about to be committed. */
-static void gpusync__encode_signals(gpusync__work *w)
-{
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal && link->encoded)
-            gpusync__encode_signal(w->buffers[w->count - 1], link);
-}
-
-/* Metal is about to have the signal: waits on the GPU, and higher signals, may go. */
-static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
-{
-    gpusync_timeline *t = gpusync__timeline_of(link->target);
-    uint64_t number = link->node.number;
-    t->sent = number;
-    gpusync__stir_above(link, after);
-    if (!link->encoded)
-        return;
-    link->crossed = t->dirty; /* a thread may be about to write a lower value */
-    t->coming = number;
-    gpusync__rise(&t->expecting, number, after);
-}
-
-/* Has work with signals stay until a queue of Metal 4 has made them: it uses their events, and the queue. */
-GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__work *w)
-{
-    const gpusync__link *link = w->links;
-    while (link && !(link->signal && link->encoded))
-        link = link->next;
-    if (!link)
-        return;
-    w->turn.number = ++gpusync__timeline_of(q->passed)->sent; /* UNORDERED work is not sent in the order of tickets */
-    w->turn.fire = gpusync__signalled;
-    GPUSYNC__ADD(&w->refs, 1);
-    gpusync__insert(&q->passed->waiting, &w->turn);
-}
-
-/* The waits of work that turns SENT are over for the host, and its signals are sent. */
-static void gpusync__send_links(gpusync__work *w, gpusync__after *after)
-{
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        if (!link->signal)
-            gpusync__unlist(&link->node);
-        else if (link->node.next)
-            gpusync__send_signal(link, after);
-        else
-            link->encoded = false; /* its timeline has failed */
-        if (gpusync__as_queue(link->target))
-            link->node.number = 0; /* the ticket has ended well, and newer ones may push its record out */
-    }
-    if (w->queue->port)
-        w->queue->port->sent(w->queue, w);
-}
-
-/* Turns work SENT: the caller sends it next, under the order lock. */
-static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
-{
-    if (w->state == GPUSYNC__HELD)
-        gpusync__unhold(q, w, after);
-    w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
-    w->running = q->port ? w->given != 0 : w->count - w->passive;
-    q->sent_count++;
-    if (w->gate)
-        w->gate->sent(w, after);
-    if (w->running)
-        return;
-    gpusync__end(w, 0, after);
-    gpusync__stir(w, after); /* nothing settles under an order lock */
-}
-
-/* Has a queue of Metal 4 wait for, or signal, a value of an event, behind what it has. */
-static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_timeline *t, uint64_t value)
-{
-    GPUSYNC__WITH(void, void *, uint64_t)(q->metal, sel, t->event, value + t->base);
-}
-
-/* Commits command buffer i of work. The caller has a reference: the work may end meanwhile. */
-static __attribute__((__noinline__)) void gpusync__send_one(gpusync_device *dev, gpusync__work *w, uint32_t i)
-{
-    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, i};
-    void *buffer = w->buffers[i];
-    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
-    GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
-}
-
-/* Commits work to a queue of Metal 4, whose waits and signals are operations of the queue. Behind its signals comes one
-   of the queue's own, and keeps the work until then. The caller has a reference: the work may end meanwhile. */
-GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
-{
-    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, w->first};
-    const gpusync_queue *q = w->queue;
-    uint64_t turn = w->turn.next ? w->turn.number : 0; /* 0: no signals */
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        if (link->encoded && !link->signal)
-            gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->target), link->node.number);
-    gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, &h);
-    GPUSYNC__WITH(void, void *const *, unsigned long, void *)
-    (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
-    for (const gpusync__link *link = turn ? w->links : NULL; link; link = link->next)
-        if (link->encoded && link->signal)
-            gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->node.number);
-    if (turn)
-        gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(q->passed), turn);
-}
-
-/* Commits work that was set out. Under the order lock. */
-static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
-{
-    if (w->queue->port) {
-        w->queue->port->send(dev, w);
-        return;
-    }
-    if (w->gate)
-        w->gate->encode(w);
-    for (uint32_t i = w->passive, count = w->count; i < count; i++)
-        gpusync__send_one(dev, w, i);
-}
-
-/* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
-   `missed` after its unlock: both write first, and then read what the other wrote. That the look does not come before
-   the unlock is more than a release promises in C. os_unfair_lock unlocks with an exchange (Apple's libplatform,
-   src/os/lock.c): a barrier on x86, and on Arm a release, behind which a load with SEQ stays. */
-static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
-{
-    gpusync_device *dev = q->target.device;
-    void *pool = gpusync__pool_push();
-    GPUSYNC__STORE_SEQ(&q->missed, true);
-    while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
-        GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
-        uint64_t now = gpusync_now_ns();
-        gpusync__lock(dev);
-        gpusync__work *w = gpusync__next_ready(q, after);
-        if (w) {
-            GPUSYNC__ADD(&w->refs, 1); /* its command buffers live until [commit] has returned */
-            w->since_ns = now;
-            gpusync__set_out(q, w, after);
-        }
-        bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers has ended already */
-        bool moves = dev->moved.next != &dev->moved;
-        gpusync__unlock(dev);
-        if (sends)
-            gpusync__send_work(dev, w);
-        gpusync__mutex_unlock(&q->order);
-        if (moves) { /* nothing settles under an order lock */
-            gpusync__lock(dev);
-            gpusync__go_on(dev, after);
-            gpusync__unlock(dev);
-        }
-        if (!w)
-            continue;
-        const gpusync__tracer *tracer = gpusync__tracer_of(dev);
-        if (tracer && sends)
-            tracer->work(GPUSYNC_TRACE_SENT, w, now);
-        GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
-        gpusync__work_unref(w);
-    }
-    gpusync__pool_pop(pool);
-}
-
-static void gpusync__issue_job(gpusync__job *job, gpusync__after *after)
-{
-    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, issue, job);
-    gpusync__issue(q, after);
-    gpusync__unref(&q->target);
-}
-
-/* ------------------------------------------------------------------------------- >>events --
-   The host writes an event after the unlock, one thread at a time, and only upwards (gpusync__write_event):
-     a value that the host signals is reached, or one that     gpusync__reach
-     the GPU was to signal in work that did not end well
-     the timeline has failed: UINT64_MAX                       gpusync__fail
-     the GPU's next signal is reached: a write of the host's   gpusync__reach: `crossed`
-     may have crossed it
-     the GPU has signalled late, behind a higher signal or a   gpusync__write_again: `again`
-     failure
-   That an event only rises is documented for each side (signaledValue, encodeSignalEvent:value:), and assumed where
-   both write at once, and for a queue of Metal 4: the last two make up for an event that falls.
-   Values of other code are read from the event: at each look, and when Metal's listener tells (gpusync__arm). A
-   listener may not hear (said of some systems), and a block may come late. */
-
-/* What the event of a timeline is to have. An imported one is not failed. */
-static uint64_t gpusync__event_value(const gpusync_timeline *t)
-{
-    bool fails = t->target.alert & GPUSYNC__FAILED && !t->imported;
-    return fails ? GPUSYNC__FAILED_VALUE : t->target.head.completed + t->base;
-}
-
-/* Writes the value of a timeline to its event, if it is higher, until it has not changed meanwhile. */
-static void gpusync__write_event(gpusync__job *job, gpusync__after *after)
-{
-    gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, write, job);
-    gpusync_device *dev = t->target.device;
-    (void)after;
-    void *pool = gpusync__pool_push();
-    gpusync__lock(dev);
-    for (uint64_t value = 0; t->again || value != gpusync__event_value(t);) {
-        gpusync__link *lowest = gpusync__lowest_sent(t);
-        t->again = false;
-        value = gpusync__event_value(t);
-        if (lowest)
-            lowest->crossed = true;
-        gpusync__unlock(dev);
-        if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
-            GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
-        gpusync__lock(dev);
-    }
-    t->dirty = false;
-    uint64_t value = t->target.head.completed;
-    bool rises = t->rises;
-    t->rises = false;
-    gpusync__unlock(dev);
-    gpusync__pool_pop(pool);
-    const gpusync__tracer *tracer = gpusync__tracer_of(dev);
-    if (rises && tracer)
-        tracer->value(&t->target, value);
-    gpusync__unref(&t->target);
-}
-
-/* Reads the event where other code signals it, and returns what it shows. What our own work signals is reached when
-   that has settled: from the lowest such value on the event is not believed. */
-static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
-{
-    gpusync_device *dev = t->target.device;
-    gpusync_error error;
-    if (!t->outside || GPUSYNC__LOAD(&t->target.alert) & GPUSYNC__FAILED)
-        return 0;
-    uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
-    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the program reads what the GPU wrote before it signalled */
-    uint64_t value = raw;                    /* such a timeline has no base */
-    if (value <= GPUSYNC__LOAD(&t->target.head.completed))
-        return raw;
-    gpusync__lock(dev);
-    const gpusync__link *own = gpusync__lowest_sent(t);
-    if (raw == GPUSYNC__FAILED_VALUE) {
-        gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION,
-                           "other code has set the event to UINT64_MAX, which means failure");
-        gpusync__fail(t, &error, after);
-    } else {
-        value = own && value >= own->node.number ? own->node.number - 1 : value;
-        gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
-    }
-    gpusync__go_on(dev, after);
-    gpusync__unlock(dev);
-    return raw;
-}
-
-typedef struct gpusync__listener_block {
-    gpusync__block block; /* first */
-    gpusync__listening *listening;
-    uint64_t value; /* that Metal was asked for */
-} gpusync__listener_block;
-
-static void gpusync__listener_copy(void *to, const void *from)
-{
-    (void)from;
-    GPUSYNC__ADD(&((gpusync__listener_block *)to)->listening->refs, 1);
-}
-
-static void gpusync__listener_dispose(const void *block)
-{
-    gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
-}
-
-static const gpusync__block_descriptor gpusync__listener_descriptor = {
-    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
-};
-
-/* Metal calls this on the listener's thread. The block holds no timeline: one whose value never comes would keep it. */
-static void gpusync__event_rose(void *block, void *event)
-{
-    const gpusync__listener_block *b = (const gpusync__listener_block *)block;
-    gpusync__after after = GPUSYNC__NOTHING;
-    (void)event;
-    gpusync__mutex_lock(&gpusync__global);
-    gpusync_timeline *t = b->listening->timeline;
-    if (t && !gpusync__revive(&t->target.refs))
-        t = NULL;
-    gpusync__mutex_unlock(&gpusync__global);
-    if (!t)
-        return;
-    gpusync__lock(t->target.device);
-    if (t->armed <= b->value) /* else a block for a higher value is with Metal */
-        t->armed = 0;
-    gpusync__arm_later(&t->target, &after);
-    gpusync__finish(t->target.device, &after);
-    gpusync__unref(&t->target);
-}
-
-#define GPUSYNC__BLOCKS 64 /* of listeners, for an event: Metal may end a process that has too many (assumed) */
-
-/* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
-   lower one, or the event shows the value and is not believed yet: gpusync__withdraw has it read then. What waits was
-   listed before. The event is read once more after Metal was asked: it may have risen in between. */
-static void gpusync__arm(gpusync__job *job, gpusync__after *after)
-{
-    gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, arm, job);
-    gpusync_device *dev = t->target.device;
-    uint64_t shown = gpusync__read_event(t, after);
-    gpusync__lock(dev);
-    const gpusync__node *e = t->target.waiting.next;
-    while (e != &t->target.waiting && !e->number)
-        e = e->next;
-    uint64_t value = e->number;
-    bool waits = e != &t->target.waiting && shown < value;
-    bool needed = waits && t->listener && (!t->armed || value < t->armed) &&
-                  GPUSYNC__LOAD_SEQ(&t->listening->refs) < GPUSYNC__BLOCKS;
-    if (needed)
-        t->armed = value;
-    gpusync__unlock(dev);
-    if (needed) {
-        void *pool = gpusync__pool_push();
-        gpusync__listener_block block = {GPUSYNC__BLOCK(gpusync__event_rose, gpusync__listener_descriptor),
-                                         t->listening, value};
-        GPUSYNC__WITH(void, void *, uint64_t, void *)
-        (t->event, gpusync__sel.notifyListener, t->listener, value, &block);
-        gpusync__pool_pop(pool);
-        gpusync__read_event(t, after);
-    }
-    gpusync__unref(&t->target);
-}
-
-/* -------------------------------------------------------------------------------- >>after --
-   What a thread does when it has unlocked the device: unparks come first, before anything that may take time. */
 
 /* Unparks one sleeper. `woken` is cleared first: from then on the sleeper may list itself, and be taken again. The last
    access is to `taken`: the sleeper's frame may go then. */
@@ -3931,13 +2298,10 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
     }
 }
 
-/* Gives the room back of work that never ran. No lock is held. */
-GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
+/* Settles, before the unlock, all that a change has let settle. */
+static void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
 {
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(w->queue->target.device);
-    gpusync__give_room(w, &after);
-    gpusync__finish(w->queue->target.device, &after);
+    gpusync__rise(&dev->moved, UINT64_MAX, after);
 }
 
 /* Ends a change: settles what it has let settle, unlocks the device, and does what is left to do then. What the change has ended may be the last that
@@ -3959,399 +2323,7 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
     }
 }
 
-/* -------------------------------------------------------------------------------- >>ended --
-   The completed handler, and the looks. Whichever comes first ends the work. */
-
-/* Notes when the GPU ran a command buffer of the work. */
-static inline void gpusync__note_times(gpusync__work *w, double start, double end)
-{
-    if (start > 0 && (w->gpu_start <= 0 || start < w->gpu_start))
-        w->gpu_start = start;
-    if (end > w->gpu_end)
-        w->gpu_end = end;
-}
-
-/* A command buffer of the work has failed. source: the buffer; the feedback of Metal 4; NULL: Metal 4 has given up a
-   wait of the work. Its text is read without a lock; without memory for it the failure is known all the same. */
-GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__after *after)
-{
-    gpusync_device *dev = w->queue->target.device;
-    gpusync_error told, *error = (gpusync_error *)GPUSYNC_MALLOC(sizeof *error);
-    gpusync__read_failure(source, w->queue->port ? w->buffers[w->first] : source, &told); /* a feedback has no label */
-    if (!told.label[0])
-        gpusync__copy_text(told.label, sizeof told.label, w->label);
-    if (error)
-        *error = told;
-    uint64_t now = gpusync_now_ns();
-    gpusync__lock(dev);
-    bool noted = w->state == GPUSYNC__SENT && w->result == GPUSYNC_OK;
-    if (noted) {
-        w->result = GPUSYNC_ERROR_EXECUTION;
-        w->failure = told.failure;
-        w->error = error;
-        after->failed = dev->log != NULL;
-    }
-    if (told.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || told.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
-        gpusync__lose(dev, &told, now, after);
-    gpusync__unlock(dev);
-    if (!noted)
-        GPUSYNC_FREE(error);
-}
-
-/* For a status that is neither Completed nor Error, and for a feedback of Metal 4. */
-GPUSYNC__APART bool gpusync__has_error(void *source)
-{
-    void *pool = gpusync__pool_push();
-    bool has = gpusync__send_id(source, gpusync__sel.error) != NULL;
-    gpusync__pool_pop(pool);
-    return has;
-}
-
-/* Whether Metal 4 has given up a wait in front of the work: it ran, and a value is not reached. */
-static bool gpusync__was_cut(const gpusync__work *w)
-{
-    for (const gpusync__link *link = w->links; link; link = link->next) {
-        const gpusync_timeline *t = gpusync__timeline_of(link->target);
-        if (link->encoded && !link->signal &&
-            GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < link->node.number + t->base)
-            return true;
-    }
-    return false;
-}
-
-/* Reads how work has ended, from its feedback, which has no status. */
-static void gpusync__read_end4(gpusync__work *w, void *feedback, gpusync__after *after)
-{
-    if (gpusync__has_error(feedback))
-        gpusync__failed(w, feedback, after);
-    else if (gpusync__was_cut(w))
-        gpusync__failed(w, NULL, after);
-}
-
-/* Reads how a command buffer has ended, from it. The status is terminal by then; should it not be, Metal's error
-   decides. */
-static inline void gpusync__read_end(gpusync__work *w, void *source, gpusync__after *after)
-{
-    if (w->queue->port) {
-        w->queue->port->read_end(w, source, after);
-        return;
-    }
-    unsigned long status = gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
-    if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
-        gpusync__failed(w, source, after);
-    else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
-        gpusync__failed(w, w->buffers[0], after);
-}
-
-/* The command buffers of the work are over. */
-static inline void gpusync__over(gpusync__work *w, uint64_t now, gpusync__after *after)
-{
-    gpusync__end(w, now, after);
-    if (w->unordered)
-        gpusync__settle(w->queue, w, after);
-    else
-        gpusync__settle_all(&w->queue->moved, after);
-}
-
-/* Ends the work if it runs no more, and no handler was lost. */
-static inline void gpusync__end_if_over(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
-{
-    if (w->state == GPUSYNC__SENT && !running && !w->deaf)
-        gpusync__over(w, now, after);
-}
-
-/* Ends the work before its last handler reads when the GPU ran, which may take long: other threads wait for the end. */
-GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
-{
-    gpusync_device *dev = w->queue->target.device;
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(dev);
-    gpusync__end_if_over(w, w->running - 1, now, &after); /* waits for handlers go on later, with the times */
-    gpusync__finish(dev, &after);
-}
-
-/* A handler of the work is over, and has noted the times. */
-static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
-{
-    gpusync_queue *q = w->queue;
-    bool settled = w->state == GPUSYNC__SETTLED; /* before this: else gpusync__settle tells the times */
-    gpusync__end_if_over(w, --w->running, now, after);
-    if (w->running || !settled)
-        return;
-    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
-    if (!w->unordered && !w->deaf && info->ticket == w->place.number)
-        gpusync__show_times(w, info);
-    gpusync__forget(w);
-    gpusync__rise(w->unordered ? &q->rest : &q->target.waiting, w->place.number, after); /* waits for handlers */
-}
-
-/* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
-   the end. A look also finds the end of a marker that Metal has run beside the command buffer in front of it. */
-static void gpusync__completed(void *block, void *argument)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    double start = 0, end = 0;
-    gpusync__work *w = gpusync__take_work(block);
-    if (!w)
-        return;
-    gpusync_device *dev = w->queue->target.device;
-    /* The argument is perhaps a wrapper of the command buffer. */
-    void *source = w->queue->port ? argument : w->buffers[((gpusync__handler *)block)->index];
-    if (argument)
-        gpusync__read_end(w, source, &after);
-    bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
-    uint64_t now = gpusync_now_ns();
-    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !gpusync__tracer_of(dev)) /* the trace tells the times of an end */
-        gpusync__end_early(w, now);
-    if (argument) {
-        start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
-        end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
-    }
-    gpusync__lock(dev);
-    gpusync__note_times(w, start, end);
-    w->deaf |= deaf;
-    gpusync__count_handler(w, now, &after);
-    gpusync__finish(dev, &after);
-    if (after.failed)
-        gpusync__log_failure(w);
-    gpusync__work_unref(w);
-}
-
-static void gpusync__handler_dispose(const void *block)
-{
-    gpusync__handler *h = (gpusync__handler *)(uintptr_t)block;
-    if (GPUSYNC__LOAD(&h->work))
-        gpusync__completed(h, NULL);
-    gpusync__device_unref(h->device);
-}
-
-/* A block has been called that stands for a signal, or is dropped. */
-static void gpusync__raise(const void *block, bool dropped)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_error error;
-    gpusync__work *w = gpusync__take_work(block);
-    if (!w)
-        return;
-    gpusync_timeline *t = gpusync__timeline_of(w->links->target);
-    gpusync_device *dev = t->target.device;
-    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "the block that was to signal it was dropped without a call");
-    error.failure = GPUSYNC_FAILURE_CANCELLED;
-    gpusync__lock(dev);
-    if (dropped && !t->order_only)
-        gpusync__fail(t, &error, &after);
-    gpusync__count_handler(w, 0, &after);
-    gpusync__finish(dev, &after);
-    gpusync__work_unref(w);
-}
-
-static void gpusync__raised(void *block, void *argument)
-{
-    (void)argument;
-    gpusync__raise(block, false);
-}
-
-static void gpusync__raiser_dispose(const void *block)
-{
-    gpusync__raise(block, true);
-    gpusync__device_unref(((const gpusync__handler *)block)->device);
-}
-
-static const gpusync__block_descriptor gpusync__raiser_descriptor = {
-    0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__raiser_dispose, "v16@?0@8", NULL,
-};
-
-/* --------------------------------------------------------------------------------- >>look --
-   A look reads the status of what Metal has, in the order of tickets, and ends what has ended.
-     gpusync__look             at a queue, to a ticket  polls and waits at their points, destroy, abandon, clear_failure
-     gpusync__look_everywhere  at the whole device      a wait that sleeps, with each slice; run_callbacks; the destroy
-                                                        of the device
-     gpusync__look_around      the same                 polls, and waits at the limit, once in 50 ms all together
-   TIMEOUT though the GPU has ended: a handler was lost of a queue that the wait does not name, and none looked around
-   since; or a feedback of Metal 4, which no look finds; or the work does not settle yet. */
-
-/* The first work that Metal has behind this one (NULL, or ended meanwhile: any), with a reference. NULL: there is none.
-   most: the last ticket; UINT64_MAX: UNORDERED work, too. Under the lock. */
-static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t most,
-                                         bool unordered)
-{
-    if (!q->sent_count)
-        return NULL;
-    gpusync__work *w = gpusync__next(q, last && last->state == GPUSYNC__SENT ? last : NULL);
-    while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->place.number > most)))
-        w = gpusync__next(q, w);
-    if (w)
-        GPUSYNC__ADD(&w->refs, 1);
-    return w;
-}
-
-/* Whether all command buffers of the work are over. *failed: one of them has failed. */
-static bool gpusync__is_over(const gpusync__work *w, bool *failed)
-{
-    *failed = false;
-    if (w->queue->port)
-        return false;                       /* it has no status: the feedback alone tells */
-    for (uint32_t i = w->count; i-- > 0;) { /* the last is the last to end */
-        unsigned long status = gpusync__status(w->buffers[i]);
-        if (status < GPUSYNC__STATUS_COMPLETED)
-            return false;
-        *failed |= status == GPUSYNC__STATUS_ERROR;
-    }
-    return true;
-}
-
-/* Ends work that a look has found over. The first failure is the work's; a later one may tell of the loss. */
-static void gpusync__found_over(gpusync__work *w, bool failed)
-{
-    gpusync_device *dev = w->queue->target.device;
-    gpusync__after after = GPUSYNC__NOTHING;
-    uint64_t now = gpusync_now_ns();
-    for (uint32_t i = 0; failed && i < w->count; i++)
-        if (gpusync__status(w->buffers[i]) == GPUSYNC__STATUS_ERROR)
-            gpusync__failed(w, w->buffers[i], &after);
-    gpusync__lock(dev);
-    if (w->state == GPUSYNC__SENT)
-        gpusync__over(w, now, &after);
-    gpusync__finish(dev, &after);
-    if (after.failed)
-        gpusync__log_failure(w);
-    gpusync__work_unref(w);
-}
-
-/* Looks at a queue, up to a ticket, or (UINT64_MAX) at all of it. Tickets settle in their order: behind one that is not
-   over UNORDERED work alone has something to tell. */
-static void gpusync__look(gpusync_queue *q, uint64_t most)
-{
-    bool ordered = true, unordered = true, failed;
-    gpusync__work *last = NULL; /* that is not over, with a reference */
-    while (ordered || unordered) {
-        gpusync__lock(q->target.device);
-        gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
-        unordered = w && most == UINT64_MAX && q->loose.next != &q->loose;
-        gpusync__unlock(q->target.device);
-        if (w && gpusync__is_over(w, &failed)) {
-            gpusync__found_over(w, failed);
-            continue;
-        }
-        if (last)
-            gpusync__work_unref(last);
-        ordered = w && ordered && w->unordered;
-        last = w;
-    }
-    if (last)
-        gpusync__work_unref(last);
-}
-
-/* Reads the event of a timeline, and what that brings about. */
-static void gpusync__look_at_event(gpusync_timeline *t)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__read_event(t, &after);
-    gpusync__lock(t->target.device);
-    gpusync__finish(t->target.device, &after);
-}
-
-#define GPUSYNC__LOST_NS 1000000000u
-
-/* Has the device been lost for so long that nothing is to be expected of it? */
-static bool gpusync__lost_long(const gpusync_device *dev)
-{
-    return GPUSYNC__LOAD(&dev->lost) && gpusync_now_ns() - dev->lost_ns >= GPUSYNC__LOST_NS;
-}
-
-/* Gives up what a closed queue has not ended. The order lock is taken once: a thread that had set work out has
-   committed it then, and no other can. */
-static void gpusync__abandon(gpusync_queue *q)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_device *dev = q->target.device;
-    gpusync__mutex_lock(&q->order);
-    gpusync__mutex_unlock(&q->order);
-    gpusync__look(q, UINT64_MAX);
-    gpusync__lock(dev);
-    q->abandoned = true;
-    q->frozen |= q->sent_count != 0;
-    for (gpusync__work *w = gpusync__next(q, NULL); w; w = gpusync__next(q, w)) {
-        gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
-        if (w->state == GPUSYNC__HELD) /* it is cancelled */
-            gpusync__judge(q, w, &after);
-        if (w->state == GPUSYNC__SETTLED || w->unsent)
-            continue;
-        bool ended = w->state == GPUSYNC__ENDED;
-        gpusync__doom(w, result,
-                      ended ? "the queue was given up: the work has run, but not all that it waits for has come"
-                            : "the queue was given up while Metal had the work: the GPU may still use its memory");
-        if (ended)
-            gpusync__stir(w, &after);
-        else
-            gpusync__give_up(w, &after);
-    }
-    gpusync__finish(dev, &after);
-}
-
-#define GPUSYNC__SLICE_NS 50000000u /* from one look at the whole device to the next, at first */
-
-/* The look of the kind. A queue of a lost device that is destroyed later is given up. */
-static void gpusync__look_at_queue(gpusync__target *t, uint64_t last)
-{
-    gpusync_queue *q = gpusync__queue_of(t);
-    gpusync__look(q, last);
-    if (!gpusync__lost_long(t->device))
-        return;
-    gpusync__lock(t->device);
-    bool gives_up = t->gone.node.next && gpusync__unsettled(q) && !q->abandoned;
-    gpusync__unlock(t->device);
-    if (gives_up)
-        gpusync__abandon(q);
-}
-
-/* Looks at the whole device: Metal may have lost a handler, or a listener may not have heard. */
-static void gpusync__look_everywhere(gpusync_device *dev)
-{
-    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t))
-        if (t->kind->look)
-            t->kind->look(t, UINT64_MAX);
-}
-
-/* The same for a thread that asks again and again: once in the time of a slice. Whether it was time. */
-GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
-{
-    uint64_t now = gpusync_now_ns(), last = __atomic_load_n(&dev->looked_ns, __ATOMIC_RELAXED);
-    if (now - last < GPUSYNC__SLICE_NS)
-        return false;
-    __atomic_store_n(&dev->looked_ns, now, __ATOMIC_RELAXED);
-    gpusync__look_everywhere(dev);
-    return true;
-}
-
-/* --------------------------------------------------------------------------------- >>wait --
-   A wait checks by loads whether it may be over, then under the lock whether it is; it looks, spins, and sleeps. What
-   wakes a sleeping wait, always by gpusync__rouse:
-     its number is reached, or fails     gpusync__wake, of reach, fail and publish
-     a handler comes late                gpusync__count_handler
-     its target closes                   gpusync__shut
-     a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
-     a callback of its target has run    gpusync__caller_remove
-     the device is lost                  gpusync__lose: waits for room. All but CALLS end with a slice, a second later
-   Without a waker the sleep ends with a slice, or at the deadline, and the sleeper looks: gpusync__sleep. */
-
-typedef struct gpusync__wait {
-    gpusync_device *device;
-    gpusync__goal *goals;
-    size_t count, which; /* which: the goal that ended the wait, or the lowest that failed; count: none */
-    gpusync_wait_for how;
-    gpusync_result result; /* of `which` */
-    gpusync_error *error;  /* the program's, or NULL */
-    bool drains;           /* of a destroy: goes on though its queue is closed */
-    bool skips;            /* of the device: a queue that closes is none of its queues */
-    bool patient;          /* of ROOM: without a limit */
-    gpusync_wait_end by;   /* what ended it */
-    uint64_t spun_ns;
-    uint64_t woken_ns; /* when its last park returned; 0: it has not parked */
-} gpusync__wait;
-
-#define GPUSYNC__LAST_SLICE_NS 400000000u
-#define GPUSYNC__IDLE_NS 1000000000u /* so long without a change: nothing makes room but the program */
+/* -- checking */
 
 /* Whether the numbers of a goal have come: loads alone. */
 static inline bool gpusync__has_come(const gpusync__goal *goal)
@@ -4360,98 +2332,10 @@ static inline bool gpusync__has_come(const gpusync__goal *goal)
     return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
 }
 
-/* The first work that a goal covers of which a handler is to come. NULL: there is none. */
-static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
+/* Whether a check of the goal may tell more than that it is open: loads alone. What has no number: always. */
+static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
-    const gpusync__work *w = gpusync__next(q, NULL);
-    while (w && (!w->running || w->place.number > (w->unordered ? goal->unordered : goal->number)))
-        w = gpusync__next(q, w);
-    return w;
-}
-
-/* How a goal of a queue stands, which wants its handlers, too. */
-static int gpusync__heard(const gpusync__goal *goal, int stands)
-{
-    bool waits =
-        goal->handlers && stands != GPUSYNC__NOT_YET && gpusync__unheard(gpusync__queue_of(goal->target), goal);
-    return waits ? GPUSYNC__NOT_YET : stands;
-}
-
-/* A wait for a ticket. */
-static int gpusync__one_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
-{
-    (void)wait;
-    return gpusync__heard(goal, gpusync__stands(goal->target, goal->number, error));
-}
-
-/* How everything up to the goal stands: its failure is the oldest on record that had not been told when the wait began,
-   else the one that sticks. If the oldest was pushed off the record, the oldest that is left stands for it. A record of
-   UNORDERED work has the ticket 0, and counts as soon as it is there. */
-static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
-{
-    gpusync_queue *q = gpusync__queue_of(goal->target);
-    (void)wait;
-    if (!error) {
-        q->told = goal->told > q->told ? goal->told : q->told;
-        GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
-        return GPUSYNC__BADLY;
-    }
-    uint64_t first = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
-    if (goal->fresh)
-        goal->from = q->told + 1;
-    goal->fresh = false;
-    if (!gpusync__has_come(goal))
-        return GPUSYNC__NOT_YET;
-    uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
-    const gpusync_error *oldest = NULL;
-    bool later = false; /* a record of a later ticket, which is not told yet, stands in between */
-    goal->told = 0;
-    for (n += lost; n < q->log_count; n++) {
-        const gpusync_error *record = &q->log[n % q->log_size];
-        bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
-        later |= !covered;
-        if (!later)
-            goal->told = n + 1;
-        if (covered && !oldest)
-            oldest = record;
-    }
-    if (!oldest && !gpusync__sticks(q))
-        return gpusync__heard(goal, GPUSYNC__WELL);
-    *error = oldest ? *oldest : q->stuck;
-    error->dropped = lost;
-    return gpusync__heard(goal, GPUSYNC__BADLY);
-}
-
-/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
-   buffers, and the last was opened a second ago, a wait without a limit is in vain. */
-static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
-{
-    gpusync_queue *q = gpusync__queue_of(goal->target);
-    gpusync__node *n = &goal->node;
-    bool free = !n->next && !n->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
-    q->room += free;
-    if (free || n->number) { /* or a thread that gave room back has left the place to this one */
-        n->number = 0;
-        return GPUSYNC__WELL;
-    }
-    gpusync_result refused = gpusync__refuses(q, false);
-    const gpusync__work *last = gpusync__work_at(&q->open, q->open.prev);
-    uint32_t open = 0;
-    for (const gpusync__node *o = q->open.next; wait->patient && o != &q->open; o = o->next)
-        open++;
-    if (refused == GPUSYNC_OK && open == q->room && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
-        refused = GPUSYNC_ERROR_QUEUE_FULL;
-    gpusync__explain(error, refused);
-    return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
-}
-
-/* Whether another thread runs a callback of the target. */
-static bool gpusync__runs(const gpusync__target *t)
-{
-    const gpusync__caller *c = t->device->callers;
-    while (c && c->target != t)
-        c = c->next;
-    return c != NULL;
+    return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || goal->fresh;
 }
 
 /* A wait until no other thread runs a callback of the target. */
@@ -4498,12 +2382,6 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
     return wait->how != GPUSYNC_WAIT_ALL;
 }
 
-/* Whether a check of the goal may tell more than that it is open: loads alone. What has no number: always. */
-static inline bool gpusync__may_end(const gpusync__goal *goal)
-{
-    return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || goal->fresh;
-}
-
 /* Whether the wait is over. Under the lock. */
 static bool gpusync__check(gpusync__wait *wait)
 {
@@ -4542,24 +2420,6 @@ static void gpusync__look_at(const gpusync__goal *goal)
     uint64_t last = goal->number && !goal->unordered ? goal->number : UINT64_MAX;
     if (t->kind->look && !goal->over && GPUSYNC__LOAD(&t->head.completed) < last)
         t->kind->look(t, last);
-}
-
-/* The look of the kind: at its event, and at the queue that is to signal it next. */
-static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last)
-{
-    gpusync__look_at_event(gpusync__timeline_of(t));
-    if (last == UINT64_MAX) /* the whole device is looked at */
-        return;
-    gpusync__lock(t->device);
-    const gpusync__link *lowest = gpusync__lowest_sent(gpusync__timeline_of(t));
-    gpusync_queue *sender = lowest ? lowest->work->queue : NULL;
-    if (sender)
-        gpusync__keep(&sender->target);
-    gpusync__unlock(t->device);
-    if (!sender)
-        return;
-    gpusync__look(sender, UINT64_MAX);
-    gpusync__unref(&sender->target);
 }
 
 /* Looks at every open goal, and checks the wait. */
@@ -4629,7 +2489,7 @@ static bool gpusync__spin(gpusync__wait *wait, gpusync__pace *pace, const gpusyn
     return over;
 }
 
-/* -------------------------------------------------------------------------------- >>sleep -- */
+/* -- the sleep */
 
 /* Lists what the sleeper waits for: for WAIT_ALL the first goal that is open is enough. */
 static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpusync__after *after)
@@ -4752,21 +2612,6 @@ static bool gpusync__sleep(gpusync__wait *wait, uint64_t now, uint64_t deadline)
 
 /* -- one wait */
 
-/* Is this thread in a callback of the device? The function of a warm-up is one for calls on warm-ups, and on the device
-   (t NULL), but may wait for work. */
-static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev, const gpusync__target *t)
-{
-    if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
-        return false;
-    gpusync__lock(dev);
-    const gpusync__caller *c = dev->callers;
-    while (c &&
-           (!pthread_equal(c->thread, pthread_self()) || (c->target && c->target->kind->makes && t && !t->kind->makes)))
-        c = c->next;
-    gpusync__unlock(dev);
-    return c != NULL;
-}
-
 /* Tells of a wait that its limit has ended. */
 GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t timeout_ns)
 {
@@ -4809,17 +2654,6 @@ static void gpusync__count_wait(const gpusync__wait *wait, gpusync__pace *pace)
         stats->wake_ns += (uint64_t)(now - end);
     }
     gpusync__unlock(wait->device);
-}
-
-/* Traces a wait. */
-GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, uint64_t begun, gpusync_result result)
-{
-    const gpusync__goal *goal = wait->count == 1 ? wait->goals : NULL;
-    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_WAIT, goal ? goal->target : NULL, goal ? goal->number : 0);
-    event.begin_ns = begun;
-    event.result = result;
-    event.how = wait->by;
-    gpusync__emit(wait->device, &event);
 }
 
 /* Waits. set: the spin that the program has set for this wait, or NULL. */
@@ -4867,121 +2701,6 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return result;
 }
 
-/* The target of a point. */
-static inline gpusync__target *gpusync__target_of(const gpusync_point *point)
-{
-    return point->timeline ? &point->timeline->target : &point->queue->target;
-}
-
-/* The number of a point that is not EVERYTHING. */
-static inline gpusync_result gpusync__number_of(const gpusync_point *point, uint64_t *number)
-{
-    *number = point->timeline ? point->value : point->ticket > 0 ? (uint64_t)point->ticket : 0;
-    if (point->timeline)
-        return *number > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
-    return *number > GPUSYNC__LOAD(&point->queue->target.head.committed) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
-}
-
-/* Has a goal be for everything that its queue has committed. */
-static void gpusync__goal_all(gpusync__goal *goal)
-{
-    goal->stands = gpusync__all_stand;
-    goal->what = " everything up to";
-    goal->fresh = true;
-    goal->number = GPUSYNC__LOAD(&goal->target->head.committed);
-    goal->unordered = GPUSYNC__LOAD(&goal->target->head.submitted);
-}
-
-/* Makes the goal of a point. */
-static inline gpusync_result gpusync__goal_of(const gpusync_point *point, bool handlers, gpusync__goal *goal)
-{
-    memset(goal, 0, sizeof *goal);
-    goal->target = gpusync__target_of(point);
-    goal->what = "";
-    goal->stands = gpusync__number_stands;
-    if (!point->timeline) {
-        goal->stands = gpusync__one_stands;
-        goal->pace = &point->queue->pace;
-        goal->handlers = handlers;
-        goal->what = handlers ? " handlers up to" : "";
-        if (point->ticket == GPUSYNC_EVERYTHING) {
-            gpusync__goal_all(goal);
-            return GPUSYNC_OK;
-        }
-    }
-    return gpusync__number_of(point, &goal->number);
-}
-
-/* The device of a point. NULL: it names nothing. */
-static gpusync_device *gpusync__device_of(const gpusync_point *point)
-{
-    if (point->timeline)
-        return point->timeline->target.device;
-    return point->queue ? point->queue->target.device : NULL;
-}
-
-/* Makes goals of the queues of the device, for everything. Returns how many: `most`, or fewer. */
-static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusync__goal *goals, size_t most)
-{
-    size_t made = 0;
-    gpusync__lock(dev);
-    for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
-        if (!gpusync__as_queue(t) || t->alert & GPUSYNC__CLOSED)
-            continue;
-        gpusync__goal *goal = &goals[made++];
-        memset(goal, 0, sizeof *goal);
-        goal->target = t;
-        goal->handlers = handlers;
-        goal->pace = &gpusync__queue_of(t)->pace;
-        gpusync__goal_all(goal);
-        gpusync__keep(t);
-    }
-    gpusync__unlock(dev);
-    return made;
-}
-
-/* Waits for points of one device, or (NULL) for all its queues: one that closes is none of them. */
-static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
-                                           gpusync_wait_for how, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options, size_t *which)
-{
-    gpusync__goal few[GPUSYNC__MANY], *goals = few;
-    gpusync_error *error = options ? options->error : NULL;
-    gpusync_result result = GPUSYNC_OK;
-    if (count > GPUSYNC__MANY)
-        goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
-    if (!goals)
-        return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    bool handlers = options && options->handlers;
-    size_t made = points ? 0 : gpusync__goals_of_device(dev, handlers, goals, count);
-    for (; points && made < count && (result = gpusync__goal_of(&points[made], handlers, &goals[made])) == GPUSYNC_OK;
-         made++)
-        gpusync__keep(goals[made].target);
-    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, !points, false, GPUSYNC_ENDED_INLINE,
-                          0,   0};
-    if (result != GPUSYNC_OK)
-        gpusync__explain(error, result);
-    else if (made)
-        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
-    if (which)
-        *which = made < count ? count : wait.which;
-    while (made)
-        gpusync__unref(goals[--made].target);
-    if (goals != few)
-        GPUSYNC_FREE(goals);
-    return result;
-}
-
-/* Waits for one point, which may name nothing. Apart, so that a wait for what has ended saves no registers. */
-GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, uint64_t timeout_ns,
-                                                  const gpusync_wait_options *options)
-{
-    gpusync_device *dev = gpusync__device_of(point);
-    if (!dev)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
-}
-
 /* A wait of the library's own for one thing of a target, to which the caller has a reference. */
 static gpusync_result gpusync__await_goal(gpusync__goal *goal, uint64_t timeout_ns)
 {
@@ -4999,413 +2718,1123 @@ static void gpusync__drain(gpusync__goal *goal)
     gpusync__sleep(&wait, gpusync_now_ns(), GPUSYNC_FOREVER);
 }
 
-/* Whether the ticket has ended well, and nothing is to be told: loads alone. */
-static inline bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticket)
+/* -- a destroy */
+
+/* Closes the target. False: it was closed already. Under the lock. */
+static bool gpusync__shut(gpusync__target *t, gpusync__after *after)
 {
-    if (!gpusync_is_done(q, ticket)) /* first: the record comes before `completed` */
+    if (t->alert & GPUSYNC__CLOSED)
         return false;
-    if (ticket == GPUSYNC_EVERYTHING)
-        return !GPUSYNC__LOAD(&q->untold);
-    return (uint64_t)ticket - 1 >= GPUSYNC__LOAD(&q->bad); /* 0 and below, too */
+    gpusync__alarm(t, GPUSYNC__CLOSED);
+    t->kind->shut(t, after);
+    return true;
 }
 
-/* The same of a point, which names something: a value that is reached is well. */
-static inline bool gpusync__point_is_well(const gpusync_point *p)
+/* Destroys an object. ends: waits for what Metal has; true: it has given that up, because the device is lost. */
+static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__target *))
 {
-    return p->timeline ? GPUSYNC__LOAD(&p->timeline->target.head.completed) >= p->value
-                       : gpusync__is_well(p->queue, p->ticket);
-}
-
-/* The slow part of gpusync_wait, with the same parameters: so the fast part moves no register. */
-GPUSYNC__APART gpusync_result gpusync__wait_ticket(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
-                                                   const gpusync_wait_options *options)
-{
-    const gpusync_point point = gpusync_at_ticket(queue, ticket);
-    return gpusync__wait_point(&point, timeout_ns, options);
-}
-
-GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
-                                        const gpusync_wait_options *options)
-{
-    if (queue && gpusync__is_well(queue, ticket) && !(options && options->handlers))
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__goal calls;
+    if (!t)
         return GPUSYNC_OK;
-    return gpusync__wait_ticket(queue, ticket, timeout_ns, options);
+    gpusync_device *dev = t->device;
+    if (gpusync__in_callback(dev, t))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__lock(dev);
+    bool first = gpusync__shut(t, &after);
+    gpusync__finish(dev, &after);
+    if (!first)
+        return GPUSYNC_ERROR_DESTROYED;
+    bool gave_up = ends && ends(t);
+    memset(&calls, 0, sizeof calls);
+    calls.target = t;
+    calls.stands = gpusync__calls_stand;
+    calls.what = " the return of callbacks of";
+    for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
+        gpusync__lock(dev);
+        owes = t->owed != 0;
+        size_t (*run)(gpusync_device *, const gpusync__target *, size_t) = dev->run_due;
+        gpusync__unlock(dev);
+        if (owes && (!run || !run(dev, t, SIZE_MAX)))
+            gpusync__drain(&calls);
+    }
+    gpusync__lock(dev);
+    gpusync__object_gone(dev, &after);
+    gpusync__finish(dev, &after);
+    gpusync__unref(t);
+    return gave_up ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
 }
 
-/* How a ticket of a queue, or everything up to one, stands. */
-static __attribute__((__noinline__)) gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal,
-                                                                 gpusync_times *times)
+/* -------------------------------------------------------------------------------- >>queue --
+   Layer 3. Work, and the queues on which it is. */
+
+/* A wait or a signal of work. */
+typedef struct gpusync__link {
+    gpusync__node node; /* first: of a wait that is not over, on its target; of a signal, on its timeline, with
+                                   a reference to the work */
+    struct gpusync__work *work;
+    struct gpusync__link *next; /* of the work */
+    gpusync__target *target;    /* with a reference */
+    uint64_t behind;            /* the lower value of its timeline that the GPU waits for before it signals; 0: none */
+    bool signal;
+    bool encoded; /* the GPU waits or signals, not the host */
+    bool crossed; /* the host has written the event while the GPU was to signal this: it writes this value, too */
+    bool boxed;   /* memory of its own */
+} gpusync__link;
+
+/* What work with waits and signals does beside a plain commit: >>held. All but `encode` under the device's lock. */
+typedef struct gpusync__gate {
+    gpusync_result (*accept)(struct gpusync__work *w, gpusync__after *after); /* it is to enter its queue */
+    int (*judge)(struct gpusync__work *w, gpusync__after *after);             /* may it go to Metal? */
+    void (*sent)(struct gpusync__work *w, gpusync__after *after);             /* it turns SENT */
+    void (*encode)(struct gpusync__work *w);                                  /* it is about to be committed */
+    /* It has ended: how does it stand with what it waits for? error: gets the first failure, if there is one. */
+    int (*outcome)(struct gpusync__work *w, gpusync_error *error, gpusync__after *after);
+    void (*failed)(struct gpusync__work *w, const gpusync_error *error, gpusync__after *after); /* it is to settle */
+    void (*settled)(struct gpusync__work *w, gpusync__after *after);
+    void (*free)(struct gpusync__work *w);
+} gpusync__gate;
+
+/* The states of work. OPEN: not committed. HELD: Metal does not have it. SENT: Metal has it. ENDED: its command buffers
+   are over, or it never ran. SETTLED: its result is on record, its signals have passed. */
+enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SETTLED };
+
+#define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
+
+/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `gate` to `gpu_end` are zero at
+   first. */
+typedef struct gpusync__work {
+    gpusync__node place;  /* first: in a ring of its queue, by its number: gpusync__home. next: of free memory */
+    gpusync_queue *queue; /* with a reference */
+    /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
+       then the program's. With Metal 4 MTL4CommitOptions come before these. */
+    void **buffers;
+    gpusync__link **links_end;
+    uint32_t refs;          /* its ring, until it settles; blocks; listed signals; threads that look at it, enter, send,
+                               trace, report it. Atomic */
+    gpusync__job tell;      /* that it has settled, to the trace, with a reference. next: of a list `dead` */
+    gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, `ready` or `over` */
+    void *few_buffers[GPUSYNC__FEW];
+    gpusync__link few_links[GPUSYNC__FEW];
+    const gpusync__gate *gate;      /* NULL: a plain commit */
+    gpusync__link *links;           /* in the order in which they were added */
+    gpusync__callback *on_complete; /* of a submission, until it settles */
+    gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
+    const char *why;                /* of a failure of gpusync's own */
+    struct gpusync__work *parts;    /* of a submission: what was open, to free with it; by place.next */
+    gpusync_result result;          /* how the work itself has ended; from SETTLED on with what it waited for, too */
+    gpusync_failure failure;
+    uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
+    uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
+    uint32_t link_count, listed;  /* listed: signals on their timelines */
+    uint32_t running;             /* completed handlers to come */
+    uint32_t room;                /* what it takes of the queue's room */
+    uint8_t state;
+    bool unordered, submitted, marker;
+    bool by_host;      /* the host makes the points that are added, in place of the GPU */
+    bool encodes;      /* a wait of its own is for the GPU */
+    bool pointed;      /* a wait or signal was encoded into its buffer, or had not to be */
+    bool unsent;       /* ended, and never was Metal's */
+    bool unknown;      /* given up while Metal had it: nothing tells of its end */
+    bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
+    uint64_t since_ns; /* when it was opened, got its ticket, was sent, ended on the GPU; if traced, settled */
+    double gpu_start, gpu_end;
+    gpusync__node turn; /* of work with signals that Metal 4 has, with a reference: on the queue's timeline `passed` */
+    char label[64];
+} gpusync__work;
+
+#define GPUSYNC__FREE_WORK 64
+
+/* What a queue of Metal 4 does in its own way: >>metal4. */
+typedef struct gpusync__port {
+    gpusync_result (*make)(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc);
+    gpusync_result (*commit)(gpusync_queue *q, void *buffer, gpusync_ticket *ticket);
+    void (*sent)(gpusync_queue *q, gpusync__work *w); /* the signals of work are sent. Under the lock */
+    void (*send)(gpusync_device *dev, gpusync__work *w);
+    void (*read_end)(gpusync__work *w, void *source, gpusync__after *after);
+} gpusync__port;
+
+struct gpusync_queue {
+    gpusync__target target; /* first */
+    void *metal;
+    void *user;
+    gpusync_spin own_spin;
+    uint32_t limit, log_size;
+    bool sticky, encoder_status;
+    const gpusync__port *port; /* NULL: not Metal 4 */
+    gpusync__target *passed;   /* of Metal 4: how much work with signals, in the order of sending, has made them */
+    void *known;               /* the class of a command buffer that fits the queue. Atomic */
+    uint64_t bad;              /* the highest ticket that failed. Read without the lock */
+    bool untold;               /* a failure sticks, or no wait for everything has told of one. Read without the lock */
+    /* A thread had work to send, and found the order lock taken: its holder looks once more after its unlock. Atomic */
+    bool missed;
+    gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
+    /* Under the device's lock. */
+    gpusync__node open;        /* the rings of work, by number: open work, */
+    gpusync__node line, loose; /* committed work with a ticket, and UNORDERED, that has not settled, */
+    gpusync__node late;        /* and settled work of which a handler or a value is to come */
+    uint64_t opened;           /* the last number of open work */
+    gpusync__work *held;       /* the first with a ticket that is HELD */
+    gpusync__node ready, over; /* the rings of UNORDERED work that is HELD, or has ended, and is to be judged */
+    gpusync__node rest;        /* the ring of sleepers that wait for UNORDERED work, by its number */
+    gpusync__node moved;       /* in the device's ring `moved`: ended work is to settle, as far as that may be now */
+    gpusync__job issue;        /* sends held work, likewise */
+    uint32_t held_count;       /* UNORDERED work, too */
+    uint32_t sent_count;       /* work that Metal has */
+    bool abandoned;            /* nothing that waits for the queue is released any more */
+    bool frozen;               /* Metal had work when the queue was given up: `completed` stands still */
+    gpusync__work *free_work;  /* memory of work that is gone: a queue has its own, for the caches of its threads */
+    uint32_t free_count;
+    uint32_t room;       /* taken: open, held and sent command buffers, at least one a ticket */
+    gpusync__node rooms; /* the ring of sleepers that wait for room, the first come first */
+    gpusync_error *log;  /* record n, from 0 on, at n % log_size */
+    uint64_t log_count;
+    uint64_t told;       /* records below this one count as told by waits for everything */
+    uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
+    gpusync_error stuck; /* the failure that sticks, or stuck last: that of work behind it up to this ticket, too */
+    uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
+    gpusync__pace pace;
+};
+
+static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
+static void gpusync__look_at_queue(gpusync__target *t, uint64_t last);
+static gpusync__node *gpusync__ring_of(gpusync__goal *goal);
+static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after);
+static void gpusync__queue_leave(gpusync__target *t);
+static void gpusync__queue_free(gpusync__target *t);
+
+static const gpusync__kind gpusync__queues = {
+    "queue",
+    "ticket",
+    false,
+    gpusync__ticket_stands,
+    gpusync__look_at_queue,
+    gpusync__ring_of,
+    NULL,
+    gpusync__shut_queue,
+    gpusync__queue_leave,
+    gpusync__queue_free,
+};
+
+static gpusync_queue *gpusync__queue_of(const gpusync__target *t)
+{
+    return (gpusync_queue *)(uintptr_t)t;
+}
+
+/* The same of any target; NULL: it is none. */
+static gpusync_queue *gpusync__as_queue(const gpusync__target *t)
+{
+    return t->kind == &gpusync__queues ? gpusync__queue_of(t) : NULL;
+}
+
+static gpusync__work *gpusync__work_at(const gpusync__node *ring, const gpusync__node *n)
+{
+    return n == ring ? NULL : (gpusync__work *)(uintptr_t)n;
+}
+
+/* The next work that is kept behind this one (NULL: the first), or NULL: late work, that with a ticket, UNORDERED work.
+   Each by number. */
+static gpusync__work *gpusync__next(const gpusync_queue *q, const gpusync__work *w)
+{
+    const gpusync__node *n = w ? w->place.next : q->late.next;
+    if (n == &q->late)
+        n = q->line.next;
+    if (n == &q->line)
+        n = q->loose.next;
+    return gpusync__work_at(&q->loose, n);
+}
+
+/* The first work with a ticket that has not settled, or NULL. */
+static gpusync__work *gpusync__first(const gpusync_queue *q)
+{
+    return gpusync__work_at(&q->line, q->line.next);
+}
+
+/* The next held work behind this one; NULL: the first, there is no more. */
+static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
+{
+    gpusync__work *w = q->held_count ? gpusync__next(q, last) : NULL;
+    while (w && w->state != GPUSYNC__HELD)
+        w = gpusync__next(q, w);
+    return w;
+}
+
+/* How much committed work of the queue has not settled. */
+static uint64_t gpusync__unsettled(const gpusync_queue *q)
+{
+    return q->target.head.committed + q->target.head.submitted - q->pace.stats.completions;
+}
+
+/* UNORDERED work has none. */
+static gpusync_ticket gpusync__ticket_of(const gpusync__work *w)
+{
+    return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->place.number;
+}
+
+/* Whether each handler of the work has noted its times. */
+static inline bool gpusync__has_times(const gpusync__work *w)
+{
+    return !w->running && !w->deaf;
+}
+
+/* -- the life of work */
+
+/* Memory of work that is gone, or NULL. Under the lock. */
+static inline gpusync__work *gpusync__reuse(gpusync_queue *q)
+{
+    gpusync__work *w = q->free_work;
+    if (w) {
+        q->free_work = (gpusync__work *)(void *)w->place.next;
+        q->free_count--;
+    }
+    return w;
+}
+
+/* New work with one reference, and room for so many buffers, in this memory if it is not NULL. NULL: no memory. */
+static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size_t buffers)
+{
+    void **many = NULL;
+    if (!w) {
+        gpusync__lock(q->target.device);
+        w = gpusync__reuse(q);
+        gpusync__unlock(q->target.device);
+    }
+    if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
+        return NULL;
+    if (buffers > GPUSYNC__FEW && (many = (void **)GPUSYNC_MALLOC(buffers * sizeof(void *))) == NULL) {
+        GPUSYNC_FREE(w);
+        return NULL;
+    }
+    /* In two parts: gcc 12 makes a loop of more than 80 bytes on x86-64 (rep stos), and single stores of fewer. */
+    memset(&w->gate, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, gate));
+    memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
+    w->turn.next = w->place.next = w->stirring.next = NULL;
+    w->tell.listed = false;
+    w->label[0] = '\0';
+    w->buffers = many ? many : w->few_buffers;
+    w->links_end = &w->links;
+    w->refs = 1;
+    w->queue = q;
+    gpusync__keep(&q->target);
+    return w;
+}
+
+static void gpusync__return_room(const gpusync__work *w);
+
+/* The last reference of work is gone. */
+static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
+{
+    gpusync_queue *q = w->queue;
+    gpusync_device *dev = q->target.device;
+    void *pool = gpusync__pool_push(); /* for what the end of objects of the program's autoreleases */
+    for (uint32_t i = 0; i < w->count; i++)
+        gpusync__release(w->buffers[i]);
+    gpusync__pool_pop(pool);
+    if (w->gate)
+        w->gate->free(w);
+    if (w->buffers != w->few_buffers)
+        GPUSYNC_FREE(w->buffers);
+    if (w->error)
+        GPUSYNC_FREE(w->error);
+    if (w->unsent)
+        gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
+    gpusync__lock(dev);
+    bool keeps = q->free_count < GPUSYNC__FREE_WORK;
+    if (keeps) {
+        w->place.next = (gpusync__node *)(void *)q->free_work;
+        q->free_work = w;
+        q->free_count++;
+    }
+    gpusync__unlock(dev);
+    if (!keeps)
+        GPUSYNC_FREE(w);
+    gpusync__unref(&q->target);
+}
+
+static void gpusync__work_unref(gpusync__work *w)
+{
+    if (GPUSYNC__SUB(&w->refs, 1) == 1)
+        gpusync__work_free(w);
+}
+
+/* Frees work, without the lock. */
+static void gpusync__free_job(gpusync__job *job, gpusync__after *after)
+{
+    (void)after;
+    gpusync__work_free(GPUSYNC__OF(gpusync__work, tell, job));
+}
+
+/* Drops a reference to work. The last one has it freed, without the lock. */
+static void gpusync__bury(gpusync__work *w, gpusync__after *after)
+{
+    if (GPUSYNC__SUB(&w->refs, 1) != 1)
+        return;
+    w->tell.run = gpusync__free_job;
+    w->tell.next = after->last;
+    after->last = &w->tell;
+}
+
+/* Takes settled work off its queue of which nothing is to come. */
+static void gpusync__forget(gpusync__work *w)
+{
+    if (w->state == GPUSYNC__SETTLED && !w->running && !w->listed)
+        gpusync__unlist(&w->place);
+}
+
+/* Tells the trace that work has settled. */
+static void gpusync__tell(gpusync__job *job, gpusync__after *after)
+{
+    gpusync__work *w = GPUSYNC__OF(gpusync__work, tell, job);
+    (void)after;
+    const gpusync__tracer *tracer = gpusync__tracer_of(w->queue->target.device);
+    if (tracer)
+        tracer->work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
+    gpusync__work_unref(w);
+}
+
+/* -- failures on record. From Metal's error to the program: a handler or a look reads Metal's error into work->error
+   (gpusync__failed). When the work settles, gpusync__settle_badly puts the error on its queue's record, on a sticky
+   queue into `stuck`, and on the timelines that the work was to signal (not order_only ones). What asks reads it there:
+   polls and waits, callbacks as they become due, and work that waits for the ticket or the value, which fails with a
+   copy. The thread that has read it logs it, and notes the loss of the device (gpusync__lose). While it sticks
+   gpusync__refuses tells new work, but for markers: EXECUTION.
+     fails with its result: what waits for the ticket or value     gpusync__judge_wait (unsent), gpusync__list_waits
+     and a new signal of the failed timeline (refused)             gpusync__accept_signal
+     if it sticks: ordered work, but no markers, that was          gpusync__spreads_to, gpusync__judge
+     committed before the clear
+   The rest goes on, also later work of the queue, and work with a ticket that only signals the timeline. */
+
+/* The work's own failure: what Metal told, or why gpusync gave it up. */
+GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *error)
+{
+    const char *why = w->why ? w->why : "the command buffer failed; there was no memory for Metal's text";
+    if (w->error) {
+        *error = *w->error;
+    } else {
+        gpusync__own_error(error, w->result, why);
+        error->failure = w->failure;
+        if (w->result == GPUSYNC_ERROR_DEVICE_LOST)
+            *error = w->queue->target.device->loss;
+        gpusync__copy_text(error->label, sizeof error->label, w->label);
+    }
+    error->transient = w->failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || w->failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
+                       w->failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
+    error->ticket = error->origin = gpusync__ticket_of(w);
+    error->queue_user = w->queue->user;
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, w->queue->target.label);
+}
+
+/* Notes why gpusync gives work up. What Metal told of it comes first. */
+static void gpusync__doom(gpusync__work *w, gpusync_result result, const char *why)
+{
+    bool cancelled = result == GPUSYNC_ERROR_CANCELLED || result == GPUSYNC_ERROR_DESTROYED;
+    if (w->result != GPUSYNC_OK)
+        return;
+    w->result = result;
+    w->failure = cancelled ? GPUSYNC_FAILURE_CANCELLED : GPUSYNC_FAILURE_OTHER;
+    w->why = why;
+}
+
+/* Tells of a command buffer that failed. */
+GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync_error error;
+    char name[96];
+    gpusync__describe(w, &error);
+    gpusync__name(&w->queue->target, name);
+    char code[96] = "", encoder[80] = "";
+    if (error.domain[0])
+        snprintf(code, sizeof code, " (%s %" PRId64 ")", error.domain, error.code);
+    if (error.encoder[0])
+        snprintf(encoder, sizeof encoder, ", encoder '%s'", error.encoder);
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, %s %" PRIu64 ", command buffer '%s'%s: %s%s: %s", name,
+                 w->unordered ? "UNORDERED work" : "ticket", w->place.number, error.label, encoder,
+                 gpusync_failure_string(error.failure), code, error.message);
+}
+
+/* Puts a failure on record. */
+static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error)
+{
+    gpusync_error *record = &q->log[q->log_count % q->log_size];
+    if (q->log_count++ >= q->log_size && record->ticket)
+        q->dropped_to = (uint64_t)record->ticket;
+    *record = *error;
+    GPUSYNC__STORE(&q->untold, true);
+    if (error->ticket)
+        GPUSYNC__STORE(&q->bad, (uint64_t)error->ticket);
+}
+
+/* How a ticket that has settled ended: by its info, or its record, or as RESULT_UNKNOWN, if newer ones pushed that
+   out. */
+static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_error *error)
+{
+    const gpusync__info *info = &q->pace.infos[ticket % GPUSYNC__INFOS];
+    uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
+    if (!ticket || ticket > q->bad || (info->ticket == ticket && !info->failed))
+        return GPUSYNC__WELL;
+    while (n > first && q->log[(n - 1) % q->log_size].ticket != (gpusync_ticket)ticket)
+        n--;
+    if (n == first && ticket > q->dropped_to)
+        return GPUSYNC__WELL;
+    if (error && n > first)
+        *error = q->log[(n - 1) % q->log_size];
+    if (error && n == first) {
+        gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, "the work ended, but how is no longer on record");
+        gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->target.label);
+        error->queue_user = q->user;
+        error->ticket = error->origin = (gpusync_ticket)ticket;
+    }
+    return GPUSYNC__BADLY;
+}
+
+/* Whether a failure sticks. */
+static bool gpusync__sticks(const gpusync_queue *q)
+{
+    return q->stuck_to == UINT64_MAX;
+}
+
+/* Whether the failure that sticks, or stuck, is that of this work, too, which was committed before the clear. It is a
+   later ticket: they settle in their order. */
+static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
+{
+    return !w->unordered && !w->marker && w->place.number <= q->stuck_to;
+}
+
+/* -- what goes on when a number of the queue has come */
+
+/* Whether the ticket, and all before it, have settled. `completed` says so, unless it is frozen. */
+static bool gpusync__has_settled(const gpusync_queue *q, uint64_t ticket)
+{
+    const gpusync__node *first = q->line.next;
+    return ticket <= q->target.head.completed || (q->frozen && (first == &q->line || ticket < first->number));
+}
+
+static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+{
+    const gpusync_queue *q = gpusync__queue_of(t);
+    return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
+}
+
+/* Has held work sent that may go. */
+static void gpusync__issue_later(gpusync_queue *q, gpusync__after *after)
+{
+    if (gpusync__later(after, &q->issue))
+        gpusync__keep(&q->target);
+}
+
+/* Has work judged that is HELD or has ended: something that it waits for has changed. With a ticket only the first of its
+   queue is. */
+static void gpusync__stir(gpusync__work *w, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    bool held = w->state == GPUSYNC__HELD;
+    if (w->unordered && !w->stirring.next)
+        gpusync__put((held ? &q->ready : &q->over)->prev, &w->stirring);
+    if (!held && !q->moved.next)
+        gpusync__put(q->target.device->moved.prev, &q->moved);
+    if (held)
+        gpusync__issue_later(q, after);
+}
+
+/* Has all held work of a queue judged again. */
+static void gpusync__stir_held(gpusync_queue *q, gpusync__after *after)
+{
+    for (gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
+        gpusync__stir(w, after);
+}
+
+/* `completed` and `ended` follow the work that has settled, unless they are frozen. */
+static void gpusync__publish(gpusync_queue *q, bool unordered, gpusync__after *after)
+{
+    gpusync__head *head = &q->target.head;
+    const gpusync__node *ring = unordered ? &q->loose : &q->line;
+    uint64_t last = unordered ? head->submitted : head->committed;
+    uint64_t settled = ring->next == ring ? last : ring->next->number - 1;
+    if (!q->frozen)
+        GPUSYNC__STORE(unordered ? &head->ended : &head->completed, settled);
+    gpusync__rise(unordered ? &q->rest : &q->target.waiting, settled, after);
+}
+
+/* Has a failure stick to its queue: see gpusync_queue_clear_failure. */
+static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
+{
+    if (!q->sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED || w->place.number <= q->stuck_to)
+        return;
+    q->stuck = *error;
+    q->stuck_to = UINT64_MAX;
+    gpusync__rouse_all(&q->rooms, true, after);
+    gpusync__alarm(&q->target, GPUSYNC__STUCK);
+    gpusync__stir_held(q, after);
+}
+
+/* -- settling: work settles when its own waits are over, that with a ticket in the order of tickets: the result is on
+   record, its signals have passed, what waits for its ticket goes on. */
+
+/* Settles failed work. Its failure is its own; else that of the first thing it waited for that failed; else `stuck`,
+   which a clear leaves there. */
+GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
     gpusync_error error;
-    const gpusync__info *info = &q->pace.infos[goal->number % GPUSYNC__INFOS];
-    gpusync__lock(q->target.device);
-    int stands = goal->stands(NULL, goal, &error);
-    bool ended = stands != GPUSYNC__NOT_YET && goal->stands == gpusync__one_stands;
-    if (times && ended && info->ticket == goal->number) {
-        times->gpu_start_s = info->gpu_start;
-        times->gpu_end_s = info->gpu_end;
+    if (w->result != GPUSYNC_OK) {
+        gpusync__describe(w, &error);
+    } else {
+        if (!w->gate || w->gate->outcome(w, &error, after) != GPUSYNC__BADLY)
+            error = q->stuck;
+        if (!error.inherited)
+            error.origin = error.ticket;
+        error.inherited = true;
+        error.ticket = gpusync__ticket_of(w);
+        if (w->unordered && w->label[0]) /* nothing else names it */
+            memcpy(error.label, w->label, sizeof w->label);
     }
-    gpusync__unlock(q->target.device);
-    if (stands == GPUSYNC__BADLY)
-        return error.result;
-    return stands == GPUSYNC__WELL ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+    error.ran = !w->unsent && w->count;
+    error.in_use = w->unknown;
+    w->result = error.result;
+    if (w->on_complete)
+        w->on_complete->error = error;
+    gpusync__record_failure(q, &error);
+    gpusync__stick(q, w, &error, after);
+    if (w->gate)
+        w->gate->failed(w, &error, after);
 }
 
-GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket, gpusync_times *times)
+/* How ended work stands with what it waits for; NOT_YET: its waits are listed. Work that failed, or never ran, waits
+   for nothing any more. */
+static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    if (times)
-        memset(times, 0, sizeof *times);
-    if (!queue)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!times && gpusync__is_well(queue, ticket))
-        return GPUSYNC_OK;
-    gpusync__target *t = &queue->target;
-    gpusync__goal goal;
-    const gpusync_point point = gpusync_at_ticket(queue, ticket);
-    gpusync_result result = gpusync__goal_of(&point, false, &goal);
-    if (result != GPUSYNC_OK)
-        return result;
-    if (!gpusync__has_come(&goal))
-        gpusync__look_at(&goal);
-    if (!gpusync__has_come(&goal)) /* it may wait, on the GPU too, for work or values of others */
-        gpusync__look_around(t->device);
-    if (!gpusync__may_end(&goal))
-        return GPUSYNC_NOT_READY;
-    result = gpusync__ask(queue, &goal, times);
-    return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
+    if (w->result != GPUSYNC_OK || w->unsent)
+        return GPUSYNC__BADLY;
+    int outcome = w->gate ? w->gate->outcome(w, NULL, after) : GPUSYNC__WELL;
+    return outcome == GPUSYNC__WELL && gpusync__spreads_to(q, w) ? GPUSYNC__BADLY : outcome;
 }
 
-GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
-                                             uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
+/* Tells of the times. All are noted. */
+static inline void gpusync__show_times(const gpusync__work *w, gpusync__info *info)
 {
-    if (which)
-        *which = count;
-    bool valid = (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && (count ? points != NULL : how != GPUSYNC_WAIT_ANY);
-    gpusync_device *dev = valid && count ? gpusync__device_of(points) : NULL;
-    bool well = how != GPUSYNC_WAIT_ANY && !(options && options->handlers);
-    for (size_t i = 0; i < count && valid; i++) {
-        valid = dev && gpusync__device_of(&points[i]) == dev;
-        well = well && valid && gpusync__point_is_well(&points[i]);
+    info->gpu_start = w->gpu_start;
+    info->gpu_end = w->gpu_end;
+}
+
+/* Settles ended work if all that it waited for is over. The record comes before the state and `completed`, in one hold:
+   a thread that sees the end finds the failure. */
+static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
+    int outcome = gpusync__outcome(q, w, after);
+    if (outcome == GPUSYNC__NOT_YET)
+        return false;
+    if (!w->unordered) {
+        info->ticket = w->place.number;
+        info->gpu_start = info->gpu_end = 0;
+        info->failed = outcome == GPUSYNC__BADLY;
+        if (gpusync__has_times(w))
+            gpusync__show_times(w, info);
     }
-    if (!valid)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    if (!count || well)
-        return GPUSYNC_OK;
-    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which);
+    if (outcome == GPUSYNC__BADLY)
+        gpusync__settle_badly(q, w, after);
+    w->state = GPUSYNC__SETTLED;
+    q->pace.stats.completions++;
+    if (w->gate)
+        w->gate->settled(w, after);
+    if (gpusync__tracer_of(q->target.device) && q != q->target.device->blocks) {
+        GPUSYNC__ADD(&w->refs, 1);
+        w->since_ns = gpusync_now_ns();
+        w->tell.run = gpusync__tell;
+        gpusync__later(after, &w->tell);
+    }
+    if (w->on_complete) {
+        w->on_complete->node.number = (uint64_t)gpusync__ticket_of(w);
+        w->on_complete->node.fire(&w->on_complete->node, after);
+        w->on_complete = NULL;
+    }
+    gpusync__unlist(&w->stirring); /* the timelines that it failed may be those that it waited for */
+    gpusync__unlist(&w->place);
+    if (w->running || w->listed)
+        gpusync__insert(&q->late, &w->place);
+    gpusync__publish(q, w->unordered, after);
+    if (w->turn.next) /* Metal has not made the signals yet */
+        q->passed->kind->tend(q->passed, after);
+    gpusync__bury(w, after);
+    return true;
 }
 
-GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t timeout_ns,
-                                               const gpusync_wait_options *options)
+/* Settles what has ended, as far as that may be now. */
+static void gpusync__settle_all(gpusync__node *moved, gpusync__after *after)
 {
-    if (!dev)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    gpusync__lock(dev);
-    size_t count = dev->objects;
-    gpusync__unlock(dev);
-    return gpusync__wait_points(dev, NULL, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
+    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, moved, moved);
+    gpusync__work *w;
+    while ((w = gpusync__first(q)) != NULL && w->state == GPUSYNC__ENDED && gpusync__settle(q, w, after)) {}
+    while (q->over.next != &q->over) {
+        w = GPUSYNC__OF(gpusync__work, stirring, q->over.next);
+        gpusync__unlist(&w->stirring);
+        gpusync__settle(q, w, after);
+    }
 }
 
-/* ----------------------------------------------------------------------------- >>callbacks --
-   A callback is listed on its target, becomes due when that has the number, and is run by one thread at a time, outside
-   of every lock. A destroy runs those of its object itself. */
+/* -- room, and the end of work */
 
-/* An object of the device is gone. Under the lock. */
-static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
+/* How a queue with such an alert answers new work. While a failure sticks it takes markers alone. */
+GPUSYNC__APART gpusync_result gpusync__refusal(uint32_t alert, bool marker)
 {
-    dev->objects--;
-    if (!dev->objects && dev->gone.node.fire)
-        dev->gone.node.fire(&dev->gone.node, after);
+    if (alert & GPUSYNC__CLOSED)
+        return GPUSYNC_ERROR_DESTROYED;
+    if (alert & GPUSYNC__LOST)
+        return GPUSYNC_ERROR_DEVICE_LOST;
+    return marker ? GPUSYNC_OK : GPUSYNC_ERROR_EXECUTION;
 }
 
-/* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
-static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
-                                bool in_turn, uint64_t now)
+/* Why the queue takes no new work. OK: it does. */
+static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
 {
-    self->since_ns = now;
-    self->number = number;
-    self->thread = pthread_self();
-    self->target = t;
-    self->in_turn = in_turn;
-    self->next = dev->callers;
-    dev->callers = self;
-    GPUSYNC__STORE(&dev->running, dev->running + 1);
+    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
+    return alert < GPUSYNC__STUCK ? GPUSYNC_OK : gpusync__refusal(alert, marker);
 }
 
-static void gpusync__drop_all_open(gpusync_queue *q, gpusync__after *after);
-
-/* It has run it. */
-static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
-                                   gpusync__after *after)
+/* Whether there is a place for one more command buffer. A Metal queue that gpusync made holds twice as many, and one:
+   Metal counts a buffer until its handler returns, gpusync until it begins. */
+static bool gpusync__has_room(const gpusync_queue *q)
 {
-    gpusync__caller **at = &dev->callers;
-    while (*at != self)
-        at = &(*at)->next;
-    *at = self->next;
-    GPUSYNC__STORE(&dev->running, dev->running - 1);
-    if (!t)
+    return q->room < q->limit;
+}
+
+/* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
+   so no other thread gets in first, and each place wakes one thread. */
+static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    q->room -= w->room;
+    for (gpusync__node *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
+        q->room++;
+        e->number = 1;
+        e->fire(e, after);
+    }
+}
+
+/* Gives the room back of work that never ran. No lock is held. */
+GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(w->queue->target.device);
+    gpusync__give_room(w, &after);
+    gpusync__finish(w->queue->target.device, &after);
+}
+
+/* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, or
+   0. */
+static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    q->sent_count -= w->state == GPUSYNC__SENT;
+    if (now) { /* how long tickets take, for the default spin */
+        uint64_t begun = w->since_ns > q->pace.ended_ns ? w->since_ns : q->pace.ended_ns;
+        uint64_t took = now > begun ? now - begun : 0;
+        q->pace.took_ns = q->pace.took_ns ? (7 * q->pace.took_ns + took) / 8 : took;
+        q->pace.ended_ns = now;
+        w->since_ns = now;
+    }
+    w->state = GPUSYNC__ENDED;
+    if (!w->unsent) /* else with its memory */
+        gpusync__give_room(w, after);
+}
+
+/* Work is HELD no more: the ordered work that is held behind it is judged. */
+static void gpusync__unhold(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    q->held_count--;
+    gpusync__unlist(&w->stirring);
+    if (q->held != w)
         return;
-    gpusync__rise(&t->waiting, 0, after); /* a destroy */
+    do
+        q->held = gpusync__work_at(&q->line, q->held->place.next);
+    while (q->held && q->held->state != GPUSYNC__HELD); /* a marker is not held */
+    if (q->held)
+        gpusync__stir(q->held, after);
 }
 
-/* Takes the first callback that is due, up to turn `last`, of one target or of any (NULL), for this thread to run.
-   NULL: there is none, or another thread runs one that comes first: one of the same object, or, except for a destroy,
-   any in turn. */
-static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, uint64_t last,
-                                            gpusync__caller *self)
+/* Ends work that will never run, or whose end nothing tells. */
+static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
 {
-    gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
+    if (w->state == GPUSYNC__HELD) {
+        gpusync__unhold(w->queue, w, after);
+        w->unsent = true; /* before gpusync__end, which leaves its room to its memory then */
+    }
+    w->unknown = w->state == GPUSYNC__SENT;
+    gpusync__end(w, 0, after);
+    gpusync__stir(w, after);
+}
+
+/* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
+static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    if (q->target.alert & GPUSYNC__CLOSED)
+        gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
+    else if (q->target.alert & GPUSYNC__LOST)
+        gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
+    if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
+        return GPUSYNC__BADLY;
+    return w->gate ? w->gate->judge(w, after) : GPUSYNC__WELL;
+}
+
+/* -- the completed handler */
+
+/* Tells of the loss of the device, once. */
+GPUSYNC__APART void gpusync__log_loss(gpusync__job *job, gpusync__after *after)
+{
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, loses, job);
+    (void)after;
+    bool revoked = dev->lost == GPUSYNC_FAILURE_ACCESS_REVOKED;
+    gpusync__log(dev, GPUSYNC_LOG_ERROR, "the device is lost: %s. New work is refused; %s",
+                 gpusync_failure_string((gpusync_failure)dev->lost),
+                 revoked ? "only a new process has been seen to work again" : "go on with another MTLDevice");
+}
+
+/* The device is lost: held work, everywhere, is judged, and ends; waits for room end. */
+static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint64_t now, gpusync__after *after)
+{
+    if (dev->lost)
+        return;
+    dev->lost_ns = now;
+    dev->loss = *error;
+    dev->loss.result = GPUSYNC_ERROR_DEVICE_LOST;
+    dev->loss.encoder[0] = '\0';
+    GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
+    if (dev->log)
+        gpusync__later(after, &dev->loses);
+    if (dev->on_lost.node.fire && (dev->objects || !dev->ends))
+        dev->on_lost.node.fire(&dev->on_lost.node, after);
+    for (gpusync__target *t = dev->targets; t; t = t->next) {
+        gpusync__alarm(t, GPUSYNC__LOST);
+        if (!gpusync__as_queue(t))
+            continue;
+        gpusync__stir_held(gpusync__queue_of(t), after);
+        gpusync__rouse_all(&gpusync__queue_of(t)->rooms, true, after);
+    }
+}
+
+/* For a status that is neither Completed nor Error, and for a feedback of Metal 4. */
+GPUSYNC__APART bool gpusync__has_error(void *source)
+{
+    void *pool = gpusync__pool_push();
+    bool has = gpusync__send_id(source, gpusync__sel.error) != NULL;
+    gpusync__pool_pop(pool);
+    return has;
+}
+
+/* A command buffer of the work has failed. source: the buffer; the feedback of Metal 4; NULL: Metal 4 has given up a
+   wait of the work. Its text is read without a lock; without memory for it the failure is known all the same. */
+GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__after *after)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync_error told, *error = (gpusync_error *)GPUSYNC_MALLOC(sizeof *error);
+    gpusync__read_failure(source, w->queue->port ? w->buffers[w->first] : source, &told); /* a feedback has no label */
+    if (!told.label[0])
+        gpusync__copy_text(told.label, sizeof told.label, w->label);
+    if (error)
+        *error = told;
     uint64_t now = gpusync_now_ns();
     gpusync__lock(dev);
-    gpusync__node *n = dev->due.next;
-    const gpusync__caller *busy = t ? NULL : dev->callers;
-    while (t && n != &dev->due && ((gpusync__callback *)(void *)n)->target != t)
-        n = n->next;
-    while (busy && !busy->in_turn)
-        busy = busy->next;
-    gpusync__callback *c = n == &dev->due ? NULL : (gpusync__callback *)(void *)n;
-    if (c && (busy || c->turn > last || (c->target && gpusync__runs(c->target))))
-        c = NULL;
-    if (c) {
-        gpusync__unlist(n);
-        gpusync__caller_add(dev, c->target, n->number, self, !t, now);
-        if (c->ends && c->target)
-            gpusync__object_gone(dev, &after);
+    bool noted = w->state == GPUSYNC__SENT && w->result == GPUSYNC_OK;
+    if (noted) {
+        w->result = GPUSYNC_ERROR_EXECUTION;
+        w->failure = told.failure;
+        w->error = error;
+        after->failed = dev->log != NULL;
     }
+    if (told.failure == GPUSYNC_FAILURE_ACCESS_REVOKED || told.failure == GPUSYNC_FAILURE_DEVICE_REMOVED)
+        gpusync__lose(dev, &told, now, after);
     gpusync__unlock(dev);
-    return c;
+    if (!noted)
+        GPUSYNC_FREE(error);
 }
 
-/* What follows a callback: a destroy may wait for it. */
-static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpusync__caller *self)
+/* Reads how a command buffer has ended, from it. The status is terminal by then; should it not be, Metal's error
+   decides. */
+static inline void gpusync__read_end(gpusync__work *w, void *source, gpusync__after *after)
 {
-    gpusync__target *t = c->target;
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(dev);
-    if (t && !c->ends)
-        t->owed--;
-    if (t && gpusync__as_queue(t) && !c->ends)
-        gpusync__drop_all_open(gpusync__as_queue(t), &after);
-    gpusync__caller_remove(dev, c->ends ? NULL : t, self, &after);
-    gpusync__finish(dev, &after);
-    if (!c->ends) /* else it is a field of the object, which may go next */
-        GPUSYNC_FREE(c);
-    if (t)
-        gpusync__unref(t);
-    else if (!c->lost)
-        gpusync__device_unref(dev);
-}
-
-static void gpusync__ask_for_calls(gpusync_device *dev);
-
-/* Runs at most `max` of the callbacks of a target, or of any (NULL), that are due now. Returns how many ran. */
-static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, size_t max)
-{
-    gpusync__caller self;
-    size_t n = 0;
-    GPUSYNC__ADD(&dev->refs, 1); /* a callback may end it */
-    gpusync__lock(dev);
-    uint64_t last = dev->due_last;
-    gpusync__unlock(dev);
-    for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, last, &self)) != NULL; n++) {
-        void *pool = gpusync__pool_push();
-        if (c->destroyed)
-            c->destroyed(c->user);
-        else if (c->lost)
-            c->lost(c->user, &dev->loss);
-        else if (c->fn)
-            c->fn(c->user, c->error.result, c->error.result == GPUSYNC_OK ? NULL : &c->error);
-        else if (c->user)
-            gpusync__release(c->user);
-        gpusync__pool_pop(pool);
-        gpusync__called(dev, c, &self);
-    }
-    gpusync__lock(dev);
-    bool more = n && dev->due.next != &dev->due;
-    gpusync__unlock(dev);
-    if (more)
-        gpusync__ask_for_calls(dev);
-    gpusync__device_unref(dev);
-    return n;
-}
-
-/* On the dispatch queue, with a reference to the device. */
-static void gpusync__answer(void *context)
-{
-    gpusync_device *dev = (gpusync_device *)context;
-    GPUSYNC__STORE_SEQ(&dev->asked, 0); /* first: what becomes due from here on asks again */
-    gpusync__run_due(dev, NULL, SIZE_MAX);
-    gpusync__device_unref(dev);
-}
-
-/* Has the callbacks run that are due. No lock is held. */
-static void gpusync__ask_for_calls(gpusync_device *dev)
-{
-    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL) {
-        if (dev->notify)
-            dev->notify(dev->notify_user);
-    } else if (!__atomic_exchange_n(&dev->asked, 1, __ATOMIC_SEQ_CST)) {
-        GPUSYNC__ADD(&dev->refs, 1);
-        gpusync__dispatch_async(dev->callback_queue, dev, gpusync__answer);
-    }
-}
-
-static void gpusync__call(gpusync__job *job, gpusync__after *after)
-{
-    (void)after;
-    gpusync__ask_for_calls(GPUSYNC__OF(gpusync_device, call, job));
-}
-
-static void gpusync__watch_soon(gpusync__job *job, gpusync__after *after);
-
-/* On the dispatch queue, a second later: looks while callbacks are owed, or an object is destroyed later, since the
-   program may make no call that looks. The timer has no reference, so that a destroy need not wait for it. */
-static void gpusync__watch(void *context)
-{
-    bool owes = false;
-    gpusync__mutex_lock(&gpusync__global);
-    gpusync_device *dev = gpusync__devices;
-    while (dev && dev != context)
-        dev = dev->next;
-    if (dev && !gpusync__revive(&dev->refs))
-        dev = NULL;
-    gpusync__mutex_unlock(&gpusync__global);
-    if (!dev)
-        return;
-    gpusync__look_everywhere(dev);
-    gpusync__lock(dev);
-    for (const gpusync__target *t = dev->targets; t; t = t->next)
-        owes |= t->owed || t->gone.node.next;
-    dev->watched = owes;
-    gpusync__unlock(dev);
-    if (owes)
-        gpusync__watch_soon(&dev->watch, NULL);
-    gpusync__device_unref(dev);
-}
-
-static void gpusync__watch_soon(gpusync__job *job, gpusync__after *after)
-{
-    gpusync_device *dev = GPUSYNC__OF(gpusync_device, watch, job);
-    (void)after;
-    gpusync__dispatch_after(gpusync__dispatch_time(0, GPUSYNC__IDLE_NS), dev->callback_queue, dev, gpusync__watch);
-}
-
-GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, size_t max, size_t *count)
-{
-    size_t n = 0;
-    if (count)
-        *count = 0;
-    if (!dev)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (gpusync__in_callback(dev, NULL))
-        return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync__look_everywhere(dev);
-    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
-        n = gpusync__run_due(dev, NULL, max);
-    if (count)
-        *count = n;
-    return GPUSYNC_OK;
-}
-
-/* Lists a new callback for a number of its target, or makes it due. Takes over a reference to the target. Under the
-   lock. */
-static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t number, gpusync__after *after)
-{
-    c->target = t;
-    c->node.number = number;
-    c->node.fire = gpusync__due;
-    gpusync__owe(t);
-    if (gpusync__stands(t, number, NULL) != GPUSYNC__NOT_YET) {
-        gpusync__due(&c->node, after);
+    if (w->queue->port) {
+        w->queue->port->read_end(w, source, after);
         return;
     }
-    gpusync__list(t, &t->waiting, &c->node, after);
-    gpusync__watch_later(t->device, after);
+    unsigned long status = gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
+    if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
+        gpusync__failed(w, source, after);
+    else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
+        gpusync__failed(w, w->buffers[0], after);
 }
 
-/* fn NULL: `user` is an object to release. */
-static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
+/* Notes when the GPU ran a command buffer of the work. */
+static inline void gpusync__note_times(gpusync__work *w, double start, double end)
 {
-    uint64_t number;
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_device *dev = gpusync__device_of(point);
-    if (!dev)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = gpusync__target_of(point);
-    gpusync_result result = gpusync__number_of(point, &number);
-    if (result != GPUSYNC_OK)
-        return result;
-    gpusync__keep(t);
-    gpusync__callback *c = (gpusync__callback *)gpusync__zeroed(sizeof *c);
-    if (c) {
-        c->fn = fn;
-        c->user = fn ? user : gpusync__retain(user);
-    }
-    gpusync__lock(dev);
-    if (!c)
-        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    else if (t->alert & GPUSYNC__CLOSED)
-        result = GPUSYNC_ERROR_DESTROYED;
+    if (start > 0 && (w->gpu_start <= 0 || start < w->gpu_start))
+        w->gpu_start = start;
+    if (end > w->gpu_end)
+        w->gpu_end = end;
+}
+
+/* The command buffers of the work are over. */
+static inline void gpusync__over(gpusync__work *w, uint64_t now, gpusync__after *after)
+{
+    gpusync__end(w, now, after);
+    if (w->unordered)
+        gpusync__settle(w->queue, w, after);
     else
-        gpusync__post(c, t, number, &after);
-    gpusync__finish(dev, &after);
-    if (result == GPUSYNC_OK)
-        return result;
-    if (c && !fn)
-        gpusync__release(user);
-    GPUSYNC_FREE(c);
-    gpusync__unref(t);
-    return result;
+        gpusync__settle_all(&w->queue->moved, after);
 }
 
-GPUSYNC_API gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
+/* Ends the work if it runs no more, and no handler was lost. */
+static inline void gpusync__end_if_over(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
 {
-    return fn ? gpusync__callback_at(&point, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (w->state == GPUSYNC__SENT && !running && !w->deaf)
+        gpusync__over(w, now, after);
 }
 
-GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
+/* Ends the work before its last handler reads when the GPU ran, which may take long: other threads wait for the end. */
+GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
 {
-    uint64_t number;
-    gpusync__callback *found = NULL;
-    gpusync_device *dev = gpusync__device_of(&point);
-    if (!dev || !fn)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = gpusync__target_of(&point);
-    gpusync_result result = gpusync__number_of(&point, &number);
-    if (result != GPUSYNC_OK)
-        return result;
-    gpusync__node *const rings[] = {&t->waiting, &dev->due}; /* the newest is last */
+    gpusync_device *dev = w->queue->target.device;
+    gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(dev);
-    for (int i = 0; i < 2; i++)
-        for (gpusync__node *n = rings[i]->prev; n != rings[i] && !found; n = n->prev) {
-            gpusync__callback *c = (gpusync__callback *)(void *)n;
-            if (n->fire == gpusync__due && n->number == number && c->target == t && c->fn == fn && c->user == user)
-                found = c;
-        }
-    if (t->alert & GPUSYNC__CLOSED)
-        result = GPUSYNC_ERROR_DESTROYED;
-    else if (!found)
-        result = GPUSYNC_NOT_READY;
-    if (result == GPUSYNC_OK) {
-        gpusync__unlist(&found->node);
-        t->owed--;
-    }
-    gpusync__unlock(dev);
-    if (result != GPUSYNC_OK)
-        return result;
-    GPUSYNC_FREE(found);
-    gpusync__unref(t);
-    return GPUSYNC_OK;
+    gpusync__end_if_over(w, w->running - 1, now, &after); /* waits for handlers go on later, with the times */
+    gpusync__finish(dev, &after);
 }
 
-GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object)
+/* A handler of the work is over, and has noted the times. */
+static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
-    const gpusync_point point = gpusync_at_ticket(queue, ticket);
-    return queue && object ? gpusync__callback_at(&point, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_queue *q = w->queue;
+    bool settled = w->state == GPUSYNC__SETTLED; /* before this: else gpusync__settle tells the times */
+    gpusync__end_if_over(w, --w->running, now, after);
+    if (w->running || !settled)
+        return;
+    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
+    if (!w->unordered && !w->deaf && info->ticket == w->place.number)
+        gpusync__show_times(w, info);
+    gpusync__forget(w);
+    gpusync__rise(w->unordered ? &q->rest : &q->target.waiting, w->place.number, after); /* waits for handlers */
+}
+
+/* What Metal reads of a block, by the Clang Block ABI. */
+typedef struct gpusync__block_descriptor {
+    uintptr_t reserved, size; /* 0; bytes of the block */
+    void (*copy)(void *to, const void *from);
+    void (*dispose)(const void *block);
+    const char *signature, *layout; /* the arguments, in Objective-C's encoding of types; NULL */
+} gpusync__block_descriptor;
+
+typedef struct gpusync__block {
+    void *isa;
+    int32_t flags, reserved;
+    void (*invoke)(void *block, void *argument);
+    const gpusync__block_descriptor *descriptor; /* the same for all blocks of a kind */
+} gpusync__block;
+
+#define GPUSYNC__BLOCK_HAS_COPY_DISPOSE (1 << 25)
+#define GPUSYNC__BLOCK_HAS_SIGNATURE (1 << 30)
+
+/* The beginning of a block on the stack, which Metal copies. */
+#define GPUSYNC__BLOCK(invoke, descriptor)                                                                           \
+    {                                                                                                                \
+        gpusync__stack_block, GPUSYNC__BLOCK_HAS_COPY_DISPOSE | GPUSYNC__BLOCK_HAS_SIGNATURE, 0, invoke, &descriptor \
+    }
+
+/* The completed handler of one command buffer. */
+typedef struct gpusync__handler {
+    gpusync__block block;   /* first */
+    gpusync__work *work;    /* with a reference of a copy; taken once. Atomic */
+    gpusync_device *device; /* with a reference of a copy: its destroy waits for the block */
+    uint32_t index;         /* of the command buffer */
+} gpusync__handler;
+
+/* Takes the reference of a block to its work. NULL: it was taken. */
+static gpusync__work *gpusync__take_work(const void *block)
+{
+    gpusync__handler *h = (gpusync__handler *)(uintptr_t)block;
+    return __atomic_exchange_n(&h->work, (gpusync__work *)NULL, __ATOMIC_SEQ_CST);
+}
+
+static void gpusync__handler_copy(void *to, const void *from)
+{
+    (void)from;
+    GPUSYNC__ADD(&((gpusync__handler *)to)->work->refs, 1);
+    GPUSYNC__ADD(&((gpusync__handler *)to)->device->refs, 1);
+}
+
+/* Metal's handler. argument NULL: Metal drops the block. If the handler has not run, it never will: a look has to find
+   the end. A look also finds the end of a marker that Metal has run beside the command buffer in front of it. */
+static void gpusync__completed(void *block, void *argument)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    double start = 0, end = 0;
+    gpusync__work *w = gpusync__take_work(block);
+    if (!w)
+        return;
+    gpusync_device *dev = w->queue->target.device;
+    /* The argument is perhaps a wrapper of the command buffer. */
+    void *source = w->queue->port ? argument : w->buffers[((gpusync__handler *)block)->index];
+    if (argument)
+        gpusync__read_end(w, source, &after);
+    bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
+    uint64_t now = gpusync_now_ns();
+    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !gpusync__tracer_of(dev)) /* the trace tells the times of an end */
+        gpusync__end_early(w, now);
+    if (argument) {
+        start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
+        end = GPUSYNC__AS(double)(source, gpusync__sel.gpuEndTime);
+    }
+    gpusync__lock(dev);
+    gpusync__note_times(w, start, end);
+    w->deaf |= deaf;
+    gpusync__count_handler(w, now, &after);
+    gpusync__finish(dev, &after);
+    if (after.failed)
+        gpusync__log_failure(w);
+    gpusync__work_unref(w);
+}
+
+static void gpusync__handler_dispose(const void *block)
+{
+    gpusync__handler *h = (gpusync__handler *)(uintptr_t)block;
+    if (GPUSYNC__LOAD(&h->work))
+        gpusync__completed(h, NULL);
+    gpusync__device_unref(h->device);
+}
+
+static const gpusync__block_descriptor gpusync__handler_descriptor = {
+    0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__handler_dispose, "v16@?0@8", NULL,
+};
+
+/* --------------------------------------------------------------------------------- >>look --
+   A look reads the status of what Metal has, in the order of tickets, and ends what has ended.
+     gpusync__look             at a queue, to a ticket  polls and waits at their points, destroy, abandon, clear_failure
+     gpusync__look_everywhere  at the whole device      a wait that sleeps, with each slice; run_callbacks; the destroy
+                                                        of the device
+     gpusync__look_around      the same                 polls, and waits at the limit, once in 50 ms all together
+   TIMEOUT though the GPU has ended: a handler was lost of a queue that the wait does not name, and none looked around
+   since; or a feedback of Metal 4, which no look finds; or the work does not settle yet. */
+
+/* The first work that Metal has behind this one (NULL, or ended meanwhile: any), with a reference. NULL: there is none.
+   most: the last ticket; UINT64_MAX: UNORDERED work, too. Under the lock. */
+static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__work *last, uint64_t most,
+                                         bool unordered)
+{
+    if (!q->sent_count)
+        return NULL;
+    gpusync__work *w = gpusync__next(q, last && last->state == GPUSYNC__SENT ? last : NULL);
+    while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->place.number > most)))
+        w = gpusync__next(q, w);
+    if (w)
+        GPUSYNC__ADD(&w->refs, 1);
+    return w;
+}
+
+/* Whether all command buffers of the work are over. *failed: one of them has failed. */
+static bool gpusync__is_over(const gpusync__work *w, bool *failed)
+{
+    *failed = false;
+    if (w->queue->port)
+        return false;                       /* it has no status: the feedback alone tells */
+    for (uint32_t i = w->count; i-- > 0;) { /* the last is the last to end */
+        unsigned long status = gpusync__status(w->buffers[i]);
+        if (status < GPUSYNC__STATUS_COMPLETED)
+            return false;
+        *failed |= status == GPUSYNC__STATUS_ERROR;
+    }
+    return true;
+}
+
+/* Ends work that a look has found over. The first failure is the work's; a later one may tell of the loss. */
+static void gpusync__found_over(gpusync__work *w, bool failed)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync__after after = GPUSYNC__NOTHING;
+    uint64_t now = gpusync_now_ns();
+    for (uint32_t i = 0; failed && i < w->count; i++)
+        if (gpusync__status(w->buffers[i]) == GPUSYNC__STATUS_ERROR)
+            gpusync__failed(w, w->buffers[i], &after);
+    gpusync__lock(dev);
+    if (w->state == GPUSYNC__SENT)
+        gpusync__over(w, now, &after);
+    gpusync__finish(dev, &after);
+    if (after.failed)
+        gpusync__log_failure(w);
+    gpusync__work_unref(w);
+}
+
+/* Looks at a queue, up to a ticket, or (UINT64_MAX) at all of it. Tickets settle in their order: behind one that is not
+   over UNORDERED work alone has something to tell. */
+static void gpusync__look(gpusync_queue *q, uint64_t most)
+{
+    bool ordered = true, unordered = true, failed;
+    gpusync__work *last = NULL; /* that is not over, with a reference */
+    while (ordered || unordered) {
+        gpusync__lock(q->target.device);
+        gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
+        unordered = w && most == UINT64_MAX && q->loose.next != &q->loose;
+        gpusync__unlock(q->target.device);
+        if (w && gpusync__is_over(w, &failed)) {
+            gpusync__found_over(w, failed);
+            continue;
+        }
+        if (last)
+            gpusync__work_unref(last);
+        ordered = w && ordered && w->unordered;
+        last = w;
+    }
+    if (last)
+        gpusync__work_unref(last);
+}
+
+/* Gives up what a closed queue has not ended. The order lock is taken once: a thread that had set work out has
+   committed it then, and no other can. */
+static void gpusync__abandon(gpusync_queue *q)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_device *dev = q->target.device;
+    gpusync__mutex_lock(&q->order);
+    gpusync__mutex_unlock(&q->order);
+    gpusync__look(q, UINT64_MAX);
+    gpusync__lock(dev);
+    q->abandoned = true;
+    q->frozen |= q->sent_count != 0;
+    for (gpusync__work *w = gpusync__next(q, NULL); w; w = gpusync__next(q, w)) {
+        gpusync_result result = dev->lost ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_ERROR_DESTROYED;
+        if (w->state == GPUSYNC__HELD) /* it is cancelled */
+            gpusync__judge(q, w, &after);
+        if (w->state == GPUSYNC__SETTLED || w->unsent)
+            continue;
+        bool ended = w->state == GPUSYNC__ENDED;
+        gpusync__doom(w, result,
+                      ended ? "the queue was given up: the work has run, but not all that it waits for has come"
+                            : "the queue was given up while Metal had the work: the GPU may still use its memory");
+        if (ended)
+            gpusync__stir(w, &after);
+        else
+            gpusync__give_up(w, &after);
+    }
+    gpusync__finish(dev, &after);
+}
+
+/* The look of the kind. A queue of a lost device that is destroyed later is given up. */
+static void gpusync__look_at_queue(gpusync__target *t, uint64_t last)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__look(q, last);
+    if (!gpusync__lost_long(t->device))
+        return;
+    gpusync__lock(t->device);
+    bool gives_up = t->gone.node.next && gpusync__unsettled(q) && !q->abandoned;
+    gpusync__unlock(t->device);
+    if (gives_up)
+        gpusync__abandon(q);
 }
 
 /* -------------------------------------------------------------------------------- >>commit --
    A command buffer that gpusync makes, or that a program encodes a wait or signal into, is open work. Work enters its
-   queue under the order lock: it is accepted or refused, gets its ticket, and is sent or held (gpusync__enter). */
+   queue under the order lock: it is accepted or refused, gets its ticket, and is sent or held (gpusync__enter). The
+   messages that send come under the order lock alone, so that ticket order is Metal's order. */
+
+/* -- command buffers */
 
 /* The open work of this buffer, or NULL. Under the lock. */
 static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buffer)
@@ -5434,6 +3863,29 @@ static gpusync_result gpusync__reserve(gpusync__work *w)
     return w->room ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
 }
 
+/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
+   buffers, and the last was opened a second ago, a wait without a limit is in vain. */
+static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    gpusync__node *n = &goal->node;
+    bool free = !n->next && !n->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
+    q->room += free;
+    if (free || n->number) { /* or a thread that gave room back has left the place to this one */
+        n->number = 0;
+        return GPUSYNC__WELL;
+    }
+    gpusync_result refused = gpusync__refuses(q, false);
+    const gpusync__work *last = gpusync__work_at(&q->open, q->open.prev);
+    uint32_t open = 0;
+    for (const gpusync__node *o = q->open.next; wait->patient && o != &q->open; o = o->next)
+        open++;
+    if (refused == GPUSYNC_OK && open == q->room && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+        refused = GPUSYNC_ERROR_QUEUE_FULL;
+    gpusync__explain(error, refused);
+    return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
+}
+
 /* The same, and waits for it. */
 static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 {
@@ -5457,6 +3909,14 @@ static void gpusync__drop_open(gpusync__work *w, gpusync__after *after)
     gpusync__unlist(&w->place);
     w->unsent = true;
     gpusync__bury(w, after);
+}
+
+/* Drops the open work of a closed queue, but not while it owes callbacks: they may encode. */
+static void gpusync__drop_all_open(gpusync_queue *q, gpusync__after *after)
+{
+    bool drops = q->target.alert & GPUSYNC__CLOSED && !q->target.owed;
+    while (drops && q->open.next != &q->open)
+        gpusync__drop_open(gpusync__work_at(&q->open, q->open.next), after);
 }
 
 /* Drops work that was refused. Its room comes back with its memory. */
@@ -5576,8 +4036,6 @@ static inline gpusync_result gpusync__check_status(void *buffer)
     return status == GPUSYNC__STATUS_NOT_ENQUEUED ? GPUSYNC_OK : GPUSYNC_ERROR_ENQUEUED;
 }
 
-/* -- command buffers that were made elsewhere */
-
 /* Whether this is the class of a command buffer of the queue's kind. One of the other kind answers other messages. */
 GPUSYNC__APART bool gpusync__learn(gpusync_queue *q, void *cls)
 {
@@ -5625,49 +4083,6 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync__
 
 /* -- entering a queue */
 
-/* Whether work that has no ticket yet may have the signal: it is above what was sent, the work's signals before it, and
-   what the work waits for; no committed work is to signal the value; and no ordered work before this in its queue a
-   higher one. */
-static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusync__link *link)
-{
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    const uint64_t value = link->node.number;
-    bool rises = value > t->sent, before = true;
-    if (t->target.alert & GPUSYNC__FAILED)
-        return t->error.result;
-    for (const gpusync__node *n = t->promised.prev; rises && n->number >= value; n = n->prev) {
-        const gpusync__work *sender = gpusync__link_at(&t->promised, n)->work;
-        rises = n->number > value && (w->unordered || sender->unordered || sender->queue != w->queue);
-    }
-    for (const gpusync__link *other = w->links; other && rises; other = other->next) {
-        if (other == link)
-            before = false;
-        else if (other->target == link->target && (before || !other->signal))
-            rises = other->node.number < value;
-    }
-    return rises ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
-}
-
-/* Enters the links of work, and the command buffers of a submission, if its timelines take the signals. */
-static gpusync_result gpusync__accept_links(gpusync__work *w, gpusync__after *after)
-{
-    gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
-    for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
-        if (link->signal)
-            result = gpusync__accept_signal(w, link);
-    if (result != GPUSYNC_OK)
-        return result;
-    if (w->submitted)
-        gpusync__join(w, after);
-    for (gpusync__link *link = w->links; link; link = link->next)
-        if (link->signal) {
-            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->node);
-            GPUSYNC__ADD(&w->refs, 1);
-            w->listed++;
-        }
-    return result;
-}
-
 /* Whether held work has this command buffer. */
 static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
 {
@@ -5686,6 +4101,44 @@ static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
     w->place.number = number;
     GPUSYNC__STORE(last, number);
     gpusync__put((w->unordered ? &q->loose : &q->line)->prev, &w->place);
+}
+
+/* Turns work SENT: the caller sends it next, under the order lock. */
+static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
+{
+    if (w->state == GPUSYNC__HELD)
+        gpusync__unhold(q, w, after);
+    w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
+    w->running = q->port ? w->given != 0 : w->count - w->passive;
+    q->sent_count++;
+    if (w->gate)
+        w->gate->sent(w, after);
+    if (w->running)
+        return;
+    gpusync__end(w, 0, after);
+    gpusync__stir(w, after); /* nothing settles under an order lock */
+}
+
+/* Commits command buffer i of work. The caller has a reference: the work may end meanwhile. */
+static __attribute__((__noinline__)) void gpusync__send_one(gpusync_device *dev, gpusync__work *w, uint32_t i)
+{
+    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, i};
+    void *buffer = w->buffers[i];
+    gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
+    GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
+}
+
+/* Commits work that was set out. Under the order lock. */
+static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
+{
+    if (w->queue->port) {
+        w->queue->port->send(dev, w);
+        return;
+    }
+    if (w->gate)
+        w->gate->encode(w);
+    for (uint32_t i = w->passive, count = w->count; i < count; i++)
+        gpusync__send_one(dev, w, i);
 }
 
 /* Gives work its ticket, and sets it out or holds it. Under both locks. now: the time, or 0. */
@@ -5707,45 +4160,6 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpu
     q->pace.stats.held += may == GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY) /* it never runs */
         gpusync__give_up(w, after);
-}
-
-/* Whether the command buffers of a submission may be part of it. */
-static gpusync_result gpusync__check_parts(const gpusync__work *w)
-{
-    const gpusync_queue *q = w->queue;
-    for (uint32_t i = w->first; i < w->count && (q->held_count || q->open.next != &q->open); i++) {
-        const gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
-        if (part && part->pointed)
-            return GPUSYNC_ERROR_INVALID_ARGUMENT;
-        if (!part && gpusync__is_held(q, w->buffers[i]))
-            return GPUSYNC_ERROR_ALREADY_COMMITTED;
-    }
-    return q->port && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
-}
-
-/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed. */
-static void gpusync__join(gpusync__work *w, gpusync__after *after)
-{
-    gpusync_queue *q = w->queue;
-    if (w->on_complete) {
-        gpusync__keep(&q->target);
-        gpusync__owe(&q->target);
-        gpusync__watch_later(q->target.device, after);
-    }
-    uint32_t places = q->port && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
-    w->room += places;
-    q->room += places;
-    for (uint32_t i = w->first; i < w->count && q->open.next != &q->open; i++) {
-        gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
-        if (!part)
-            continue;
-        if (!w->label[0])
-            memcpy(w->label, part->label, sizeof w->label);
-        q->room -= part->room;
-        gpusync__unlist(&part->place);
-        part->place.next = (gpusync__node *)(void *)w->parts;
-        w->parts = part;
-    }
 }
 
 /* Enters work, if its queue takes it. enqueued: it has a place in Metal's queue, so it cannot be held. Under both
@@ -5834,42 +4248,2112 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     return result;
 }
 
-/* Makes a command buffer of gpusync's own, +1, or NULL. */
-static void *gpusync__make_own(const gpusync_queue *q)
+GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
 {
-    void *pool = gpusync__pool_push();
-    void *made = gpusync__retain(gpusync__send_id(q->metal, gpusync__sel.commandBuffer));
-    gpusync__pool_pop(pool);
+    if (!queue || !command_buffer)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (queue->port)
+        return queue->port->commit(queue, command_buffer, ticket);
+    gpusync_result refused = gpusync__refuses(queue, false); /* a closed queue may have released the buffer */
+    if (refused != GPUSYNC_OK)
+        return refused;
+    if (!gpusync__fits(queue, command_buffer))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    gpusync_result status = gpusync__check_status(command_buffer);
+    if (status == GPUSYNC_ERROR_ALREADY_COMMITTED)
+        return status;
+    return gpusync__enter(queue, NULL, command_buffer, status == GPUSYNC_ERROR_ENQUEUED, ticket);
+}
+
+/* ------------------------------------------------------------------------------- >>points --
+   Waits and polls for tickets, and for points of all kinds. */
+
+/* The target of a point: the first field of a timeline, too. */
+static inline gpusync__target *gpusync__target_of(const gpusync_point *point)
+{
+    return point->timeline ? (gpusync__target *)(void *)point->timeline : &point->queue->target;
+}
+
+/* The number of a point that is not EVERYTHING. */
+static inline gpusync_result gpusync__number_of(const gpusync_point *point, uint64_t *number)
+{
+    *number = point->timeline ? point->value : point->ticket > 0 ? (uint64_t)point->ticket : 0;
+    if (point->timeline)
+        return *number > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
+    return *number > GPUSYNC__LOAD(&point->queue->target.head.committed) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
+}
+
+/* The device of a point. NULL: it names nothing. */
+static gpusync_device *gpusync__device_of(const gpusync_point *point)
+{
+    return point->timeline || point->queue ? gpusync__target_of(point)->device : NULL;
+}
+
+/* The first work that a goal covers of which a handler is to come. NULL: there is none. */
+static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
+{
+    const gpusync__work *w = gpusync__next(q, NULL);
+    while (w && (!w->running || w->place.number > (w->unordered ? goal->unordered : goal->number)))
+        w = gpusync__next(q, w);
+    return w;
+}
+
+/* How a goal of a queue stands, which wants its handlers, too. */
+static int gpusync__heard(const gpusync__goal *goal, int stands)
+{
+    bool waits =
+        goal->handlers && stands != GPUSYNC__NOT_YET && gpusync__unheard(gpusync__queue_of(goal->target), goal);
+    return waits ? GPUSYNC__NOT_YET : stands;
+}
+
+/* A wait for a ticket. */
+static int gpusync__one_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+{
+    (void)wait;
+    return gpusync__heard(goal, gpusync__stands(goal->target, goal->number, error));
+}
+
+/* How everything up to the goal stands: its failure is the oldest on record that had not been told when the wait began,
+   else the one that sticks. If the oldest was pushed off the record, the oldest that is left stands for it. A record of
+   UNORDERED work has the ticket 0, and counts as soon as it is there. */
+static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    (void)wait;
+    if (!error) {
+        q->told = goal->told > q->told ? goal->told : q->told;
+        GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
+        return GPUSYNC__BADLY;
+    }
+    uint64_t first = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
+    if (goal->fresh)
+        goal->from = q->told + 1;
+    goal->fresh = false;
+    if (!gpusync__has_come(goal))
+        return GPUSYNC__NOT_YET;
+    uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
+    const gpusync_error *oldest = NULL;
+    bool later = false; /* a record of a later ticket, which is not told yet, stands in between */
+    goal->told = 0;
+    for (n += lost; n < q->log_count; n++) {
+        const gpusync_error *record = &q->log[n % q->log_size];
+        bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
+        later |= !covered;
+        if (!later)
+            goal->told = n + 1;
+        if (covered && !oldest)
+            oldest = record;
+    }
+    if (!oldest && !gpusync__sticks(q))
+        return gpusync__heard(goal, GPUSYNC__WELL);
+    *error = oldest ? *oldest : q->stuck;
+    error->dropped = lost;
+    return gpusync__heard(goal, GPUSYNC__BADLY);
+}
+
+/* Has a goal be for everything that its queue has committed. */
+static void gpusync__goal_all(gpusync__goal *goal)
+{
+    goal->stands = gpusync__all_stand;
+    goal->what = " everything up to";
+    goal->fresh = true;
+    goal->number = GPUSYNC__LOAD(&goal->target->head.committed);
+    goal->unordered = GPUSYNC__LOAD(&goal->target->head.submitted);
+}
+
+/* Makes the goal of a point. */
+static inline gpusync_result gpusync__goal_of(const gpusync_point *point, bool handlers, gpusync__goal *goal)
+{
+    memset(goal, 0, sizeof *goal);
+    goal->target = gpusync__target_of(point);
+    goal->what = "";
+    goal->stands = gpusync__number_stands;
+    if (!point->timeline) {
+        goal->stands = gpusync__one_stands;
+        goal->pace = &point->queue->pace;
+        goal->handlers = handlers;
+        goal->what = handlers ? " handlers up to" : "";
+        if (point->ticket == GPUSYNC_EVERYTHING) {
+            gpusync__goal_all(goal);
+            return GPUSYNC_OK;
+        }
+    }
+    return gpusync__number_of(point, &goal->number);
+}
+
+/* Makes goals of the queues of the device, for everything. Returns how many: `most`, or fewer. */
+static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusync__goal *goals, size_t most)
+{
+    size_t made = 0;
+    gpusync__lock(dev);
+    for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
+        if (!gpusync__as_queue(t) || t->alert & GPUSYNC__CLOSED)
+            continue;
+        gpusync__goal *goal = &goals[made++];
+        memset(goal, 0, sizeof *goal);
+        goal->target = t;
+        goal->handlers = handlers;
+        goal->pace = &gpusync__queue_of(t)->pace;
+        gpusync__goal_all(goal);
+        gpusync__keep(t);
+    }
+    gpusync__unlock(dev);
     return made;
 }
 
-GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *behind, gpusync_ticket *ticket)
+/* Waits for points of one device, or (NULL) for all its queues: one that closes is none of them. */
+static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
+                                           gpusync_wait_for how, uint64_t timeout_ns,
+                                           const gpusync_wait_options *options, size_t *which)
 {
-    if (!queue)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (queue->port)
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    gpusync_result result = gpusync__refuses(queue, true);
-    if (result == GPUSYNC_OK && behind)
-        result = gpusync__check_foreign(queue, behind);
-    if (result == GPUSYNC_OK && behind && gpusync__status(behind) < GPUSYNC__STATUS_COMMITTED)
-        result = GPUSYNC_ERROR_NOT_COMMITTED;
-    gpusync__work *w = result == GPUSYNC_OK ? gpusync__work_new(queue, NULL, 2) : NULL;
-    if (!w)
-        return result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
-    w->marker = true;
-    result = gpusync__reserve(w);
-    if (result == GPUSYNC_OK) {
-        if (behind)
-            w->buffers[w->count++] = gpusync__retain(behind);
-        w->passive = w->count;
-        w->buffers[w->count] = gpusync__make_own(queue);
-        result = w->buffers[w->count++] ? gpusync__enter(queue, w, NULL, false, ticket) : GPUSYNC_ERROR_METAL_NIL;
-    }
+    gpusync__goal few[GPUSYNC__MANY], *goals = few;
+    gpusync_error *error = options ? options->error : NULL;
+    gpusync_result result = GPUSYNC_OK;
+    if (count > GPUSYNC__MANY)
+        goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
+    if (!goals)
+        return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    bool handlers = options && options->handlers;
+    size_t made = points ? 0 : gpusync__goals_of_device(dev, handlers, goals, count);
+    for (; points && made < count && (result = gpusync__goal_of(&points[made], handlers, &goals[made])) == GPUSYNC_OK;
+         made++)
+        gpusync__keep(goals[made].target);
+    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, !points, false, GPUSYNC_ENDED_INLINE,
+                          0,   0};
     if (result != GPUSYNC_OK)
-        gpusync__drop(w);
+        gpusync__explain(error, result);
+    else if (made)
+        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
+    if (which)
+        *which = made < count ? count : wait.which;
+    while (made)
+        gpusync__unref(goals[--made].target);
+    if (goals != few)
+        GPUSYNC_FREE(goals);
     return result;
 }
+
+/* Waits for one point, which may name nothing. Apart, so that a wait for what has ended saves no registers. */
+GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, uint64_t timeout_ns,
+                                                  const gpusync_wait_options *options)
+{
+    gpusync_device *dev = gpusync__device_of(point);
+    if (!dev)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
+}
+
+/* Whether the ticket has ended well, and nothing is to be told: loads alone. */
+static inline bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticket)
+{
+    if (!gpusync_is_done(q, ticket)) /* first: the record comes before `completed` */
+        return false;
+    if (ticket == GPUSYNC_EVERYTHING)
+        return !GPUSYNC__LOAD(&q->untold);
+    return (uint64_t)ticket - 1 >= GPUSYNC__LOAD(&q->bad); /* 0 and below, too */
+}
+
+/* The same of a point, which names something: a value that is reached is well. */
+static inline bool gpusync__point_is_well(const gpusync_point *p)
+{
+    return p->timeline ? GPUSYNC__LOAD(&gpusync__target_of(p)->head.completed) >= p->value
+                       : gpusync__is_well(p->queue, p->ticket);
+}
+
+/* The slow part of gpusync_wait, with the same parameters: so the fast part moves no register. */
+GPUSYNC__APART gpusync_result gpusync__wait_ticket(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
+                                                   const gpusync_wait_options *options)
+{
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    return gpusync__wait_point(&point, timeout_ns, options);
+}
+
+GPUSYNC_API gpusync_result gpusync_wait(gpusync_queue *queue, gpusync_ticket ticket, uint64_t timeout_ns,
+                                        const gpusync_wait_options *options)
+{
+    if (queue && gpusync__is_well(queue, ticket) && !(options && options->handlers))
+        return GPUSYNC_OK;
+    return gpusync__wait_ticket(queue, ticket, timeout_ns, options);
+}
+
+/* How a ticket of a queue, or everything up to one, stands. */
+static __attribute__((__noinline__)) gpusync_result gpusync__ask(gpusync_queue *q, gpusync__goal *goal,
+                                                                 gpusync_times *times)
+{
+    gpusync_error error;
+    const gpusync__info *info = &q->pace.infos[goal->number % GPUSYNC__INFOS];
+    gpusync__lock(q->target.device);
+    int stands = goal->stands(NULL, goal, &error);
+    bool ended = stands != GPUSYNC__NOT_YET && goal->stands == gpusync__one_stands;
+    if (times && ended && info->ticket == goal->number) {
+        times->gpu_start_s = info->gpu_start;
+        times->gpu_end_s = info->gpu_end;
+    }
+    gpusync__unlock(q->target.device);
+    if (stands == GPUSYNC__BADLY)
+        return error.result;
+    return stands == GPUSYNC__WELL ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+}
+
+GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket ticket, gpusync_times *times)
+{
+    if (times)
+        memset(times, 0, sizeof *times);
+    if (!queue)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!times && gpusync__is_well(queue, ticket))
+        return GPUSYNC_OK;
+    gpusync__target *t = &queue->target;
+    gpusync__goal goal;
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    gpusync_result result = gpusync__goal_of(&point, false, &goal);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (!gpusync__has_come(&goal))
+        gpusync__look_at(&goal);
+    if (!gpusync__has_come(&goal)) /* it may wait, on the GPU too, for work or values of others */
+        gpusync__look_around(t->device);
+    if (!gpusync__may_end(&goal))
+        return GPUSYNC_NOT_READY;
+    result = gpusync__ask(queue, &goal, times);
+    return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
+}
+
+GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
+                                             uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
+{
+    if (which)
+        *which = count;
+    bool valid = (unsigned)how <= GPUSYNC_WAIT_ALL_OR_FAILURE && (count ? points != NULL : how != GPUSYNC_WAIT_ANY);
+    gpusync_device *dev = valid && count ? gpusync__device_of(points) : NULL;
+    bool well = how != GPUSYNC_WAIT_ANY && !(options && options->handlers);
+    for (size_t i = 0; i < count && valid; i++) {
+        valid = dev && gpusync__device_of(&points[i]) == dev;
+        well = well && valid && gpusync__point_is_well(&points[i]);
+    }
+    if (!valid)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    if (!count || well)
+        return GPUSYNC_OK;
+    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which);
+}
+
+GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t timeout_ns,
+                                               const gpusync_wait_options *options)
+{
+    if (!dev)
+        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    gpusync__lock(dev);
+    size_t count = dev->objects;
+    gpusync__unlock(dev);
+    return gpusync__wait_points(dev, NULL, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
+}
+
+/* ------------------------------------------------------------------------------- >>create --
+   Queues and devices: made, asked, destroyed. */
+
+/* Where a goal waits: for a late handler, for UNORDERED work, for a place behind those that came first, or for a
+   ticket. */
+static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->target);
+    const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
+    bool rest = w ? w->unordered : goal->unordered && q->target.head.completed >= goal->number;
+    if (w)
+        goal->node.number = w->place.number;
+    else if (rest)
+        goal->node.number = goal->unordered;
+    if (goal->stands == gpusync__room_stands)
+        return &q->rooms;
+    return rest ? &q->rest : &q->target.waiting;
+}
+
+/* Adds the counts of a queue. gpusync_stats has nothing but counts. */
+static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
+{
+    gpusync_stats stats = q->pace.stats;
+    stats.commits = q->target.head.committed + q->target.head.submitted;
+    stats.failures = q->log_count;
+    stats.failures_dropped = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
+    for (size_t i = 0; i < sizeof stats / sizeof(uint64_t); i++)
+        ((uint64_t *)(void *)sum)[i] += ((const uint64_t *)(const void *)&stats)[i];
+}
+
+/* A queue that is gone has its counts with the device. */
+static void gpusync__queue_leave(gpusync__target *t)
+{
+    gpusync__add_stats(&t->device->stats, gpusync__queue_of(t));
+}
+
+/* Frees what a queue has but its own memory, however far its creation came. */
+static void gpusync__queue_free(gpusync__target *t)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__release_pooled(q->metal);
+    for (gpusync__work *w; (w = q->free_work) != NULL;) {
+        q->free_work = (gpusync__work *)(void *)w->place.next;
+        GPUSYNC_FREE(w);
+    }
+    GPUSYNC_FREE(q->log);
+    if (q->passed)
+        gpusync__unref(q->passed);
+}
+
+static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__drop_all_open(q, after);
+    gpusync__rouse_all(&t->waiting, false, after);
+    gpusync__rouse_all(&q->rest, true, after);
+    gpusync__rouse_all(&q->rooms, true, after);
+    gpusync__stir_held(q, after);
+}
+
+/* What a destroy of a queue waits for. True: it has given work up that Metal has. */
+static bool gpusync__drain_queue(gpusync__target *t)
+{
+    gpusync_queue *q = gpusync__queue_of(t);
+    gpusync__goal all;
+    memset(&all, 0, sizeof all);
+    all.target = t;
+    gpusync__goal_all(&all);
+    gpusync__look(q, UINT64_MAX);
+    if (gpusync_in_flight(q))
+        gpusync__drain(&all);
+    if (!gpusync_in_flight(q))
+        return false;
+    gpusync__abandon(q);
+    return true;
+}
+
+/* The same without a wait. */
+static bool gpusync__give_up_queue(gpusync__target *t)
+{
+    gpusync__abandon(gpusync__queue_of(t));
+    return false;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
+{
+    return gpusync__close((gpusync__target *)queue, gpusync__drain_queue);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
+{
+    return gpusync__close((gpusync__target *)queue, gpusync__give_up_queue);
+}
+
+/* A new Metal queue, +1, or NULL. It holds more than the limit: see gpusync__has_room. */
+static void *gpusync__new_queue(const gpusync_device *dev, uint32_t limit, const char *label)
+{
+    unsigned long most = 2 * (unsigned long)limit + 1;
+    void *queue = GPUSYNC__WITH(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
+    if (label)
+        gpusync__send_void_id(queue, gpusync__sel.setLabel, gpusync__label(label));
+    return queue;
+}
+
+/* Retains a Metal queue of the program's, of the kind that answers the selector. Needs a pool. */
+static gpusync_result gpusync__take_queue(gpusync_queue *q, const gpusync_device *dev, void *given, void *sel)
+{
+    if (!gpusync__class_responds(gpusync__class_of(given), sel))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    void *device = gpusync__send_id(given, gpusync__sel.device); /* wrappers of validation layers differ by pointer */
+    if (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
+                       GPUSYNC__AS(uint64_t)(dev->metal, gpusync__sel.registryID))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    q->metal = gpusync__retain(given);
+    gpusync__copy_string(q->target.label, sizeof q->target.label, gpusync__send_id(given, gpusync__sel.label));
+    return GPUSYNC_OK;
+}
+
+/* Makes or retains the Metal queue. Needs a pool. */
+static gpusync_result gpusync__metal_queue(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
+{
+    if (desc->metal_queue)
+        return gpusync__take_queue(q, dev, desc->metal_queue, gpusync__sel.commandBuffer);
+    q->metal = gpusync__new_queue(dev, q->limit, desc->label);
+    return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+}
+
+/* Makes the rings and jobs of a queue. */
+static void gpusync__queue_rings(gpusync_queue *q)
+{
+    gpusync__ring_init(&q->open);
+    gpusync__ring_init(&q->line);
+    gpusync__ring_init(&q->loose);
+    gpusync__ring_init(&q->late);
+    gpusync__ring_init(&q->ready);
+    gpusync__ring_init(&q->over);
+    gpusync__ring_init(&q->rest);
+    gpusync__ring_init(&q->rooms);
+    q->moved.fire = gpusync__settle_all;
+}
+
+/* Fills in a new queue. */
+static void gpusync__queue_init(gpusync_queue *q, const gpusync_queue_desc *desc, const gpusync__port *port)
+{
+    const uint32_t most = UINT32_MAX / 8;
+    q->port = port;
+    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : port ? most : 63;
+    q->limit = q->limit < most ? q->limit : most;
+    q->log_size = desc->error_log_count ? desc->error_log_count : 64;
+    gpusync__queue_rings(q);
+    q->sticky = desc->sticky_failure;
+    if (q->sticky && q->limit < most && q->log_size < q->limit)
+        q->log_size = q->limit; /* the first failure stays on record beside those that inherit it */
+    q->user = desc->user;
+    q->encoder_status = desc->encoder_status;
+    if (desc->spin) {
+        q->own_spin = *desc->spin;
+        q->target.spin = &q->own_spin;
+    }
+}
+
+static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_queue_desc *desc,
+                                          const gpusync__port *port, gpusync_queue **out)
+{
+    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, NULL};
+    gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
+    if (!dev || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_queue *q = (gpusync_queue *)gpusync__zeroed(sizeof *q);
+    if (!q)
+        return result;
+    gpusync__queue_init(q, desc, port);
+    q->log = (gpusync_error *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
+    if (q->log) {
+        void *pool = gpusync__pool_push();
+        result = port ? port->make(q, dev, desc) : gpusync__metal_queue(q, dev, desc);
+        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
+        gpusync__pool_pop(pool);
+    }
+    if (result == GPUSYNC_OK)
+        result = gpusync__target_begin(&q->target, dev, &gpusync__queues);
+    if (result == GPUSYNC_OK) {
+        *out = q;
+        return result;
+    }
+    gpusync__queue_free(&q->target);
+    GPUSYNC_FREE(q);
+    return result;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
+                                                    gpusync_queue **out)
+{
+    return gpusync__queue_make(device, desc, NULL, out);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error)
+{
+    if (!queue || !queue->sticky || !error)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__look(queue, UINT64_MAX);
+    gpusync__lock(queue->target.device);
+    bool found = gpusync__sticks(queue);
+    if (found)
+        *error = queue->stuck;
+    gpusync__unlock(queue->target.device);
+    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket)
+{
+    gpusync_result result = GPUSYNC_OK;
+    if (!queue || !queue->sticky)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__look(queue, UINT64_MAX);
+    gpusync__lock(queue->target.device);
+    const uint64_t committed = queue->target.head.committed;
+    if (queue->target.alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (ticket != GPUSYNC_EVERYTHING && ticket > (gpusync_ticket)committed)
+        result = GPUSYNC_ERROR_INVALID_TICKET;
+    else if (gpusync__sticks(queue) && queue->stuck.ticket > ticket)
+        result = GPUSYNC_NOT_READY;
+    if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
+        queue->stuck_to = committed;
+        GPUSYNC__STORE(&queue->untold, queue->told < queue->log_count);
+        GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
+    }
+    gpusync__unlock(queue->target.device);
+    return result;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
+{
+    if (!queue || !cursor || !error)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__lock(queue->target.device);
+    uint64_t first = queue->log_count > queue->log_size ? queue->log_count - queue->log_size : 0;
+    uint64_t at = *cursor == GPUSYNC_FROM_NOW ? queue->log_count : *cursor > first ? *cursor : first;
+    bool found = at < queue->log_count;
+    if (found) {
+        *error = queue->log[at % queue->log_size];
+        error->dropped = at - *cursor;
+    }
+    if (found || *cursor == GPUSYNC_FROM_NOW)
+        *cursor = at + found;
+    gpusync__unlock(queue->target.device);
+    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
+}
+
+GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
+{
+    return queue ? queue->metal : NULL;
+}
+
+/* The given MTLDevice, or the system's, or the first of all, +1, or NULL. MTLCopyAllDevices is looked up by name,
+   because iOS has it from 18 on, and a weak reference to it does not link with earlier SDKs. Needs a pool. */
+static void *gpusync__find_device(void *given)
+{
+    void *metal = given ? gpusync__retain(given) : gpusync__default_device();
+    void *symbol = metal ? NULL : gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices");
+    void *(*copy_all)(void);
+    if (!symbol)
+        return metal;
+    memcpy(&copy_all, &symbol, sizeof symbol); /* C has no cast from an object to a function */
+    void *list = copy_all();
+    if (gpusync__send_ulong(list, gpusync__sel.count) > 0)
+        metal = gpusync__retain(GPUSYNC__WITH(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
+    gpusync__release(list);
+    return metal;
+}
+
+/* Fills in a new device. */
+static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc *desc, void *metal)
+{
+    dev->metal = metal;
+    dev->refs = 1;
+    gpusync__ring_init(&dev->moved);
+    dev->loses.run = gpusync__log_loss;
+    gpusync__ring_init(&dev->due);
+    dev->targets_end = &dev->targets;
+    if (desc->hooks)
+        dev->hooks = *desc->hooks;
+    if (!dev->hooks.yield)
+        dev->hooks.yield = gpusync__default_yield;
+    dev->default_hooks = !dev->hooks.park;
+    if (dev->default_hooks) {
+        dev->hooks.park = gpusync__default_park;
+        dev->hooks.unpark = gpusync__default_unpark;
+    }
+    if (desc->spin) {
+        dev->own_spin = *desc->spin;
+        dev->spin = &dev->own_spin;
+    }
+    dev->log = desc->log;
+    dev->log_user = desc->log_user;
+    dev->notify = desc->notify;
+    dev->notify_user = desc->notify_user;
+    dev->callback_mode = desc->callback_mode;
+    dev->callback_queue = desc->callback_queue;
+    if (desc->callback_queue)
+        gpusync__dispatch_retain(desc->callback_queue);
+    else
+        dev->callback_queue = gpusync__dispatch_queue_create(
+            "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
+{
+    static const gpusync_device_desc none = {NULL, NULL, NULL, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
+    if (out)
+        *out = NULL;
+    if (!desc)
+        desc = &none;
+    if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
+        (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__mutex_lock(&gpusync__global);
+#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
+    if (!gpusync__sel.code) {
+        GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
+    }
+#undef GPUSYNC__REGISTER
+    gpusync__mutex_unlock(&gpusync__global);
+    if (desc->metal_device &&
+        !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    void *pool = gpusync__pool_push();
+    void *metal = gpusync__find_device(desc->metal_device);
+    gpusync__pool_pop(pool);
+    if (!metal)
+        return GPUSYNC_ERROR_NO_DEVICE;
+    gpusync_device *dev = (gpusync_device *)gpusync__zeroed(sizeof *dev);
+    if (dev)
+        gpusync__device_init(dev, desc, metal);
+    if (!dev || !dev->callback_queue) {
+        gpusync__release_pooled(metal);
+        GPUSYNC_FREE(dev);
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    }
+    gpusync__mutex_lock(&gpusync__global);
+    dev->next = gpusync__devices;
+    gpusync__devices = dev;
+    gpusync__mutex_unlock(&gpusync__global);
+    *out = dev;
+    return GPUSYNC_OK;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
+{
+    gpusync__sleeper s;
+    if (!dev)
+        return GPUSYNC_OK;
+    if (gpusync__in_callback(dev, NULL))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__look_everywhere(dev); /* for signals of Metal 4, and for queues of a lost device that are to be given up */
+    gpusync__lock(dev);
+    bool in_use = dev->objects != 0;
+    if (!in_use) {
+        gpusync__unlist(&dev->on_lost.node);
+        dev->ends = true;
+    }
+    gpusync__unlock(dev);
+    if (in_use)
+        return GPUSYNC_ERROR_IN_USE;
+    gpusync__sleeper_init(&s, dev, NULL, 0);
+    gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
+    gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
+    gpusync__outlast(dev, &s, &gpusync__orphans, 0, gpusync_now_ns() + GPUSYNC__IDLE_NS / 10);
+    gpusync__sleeper_end(&s, dev);
+    if ((GPUSYNC__LOAD_SEQ(&dev->refs) > 1 || GPUSYNC__LOAD_SEQ(&gpusync__orphans)) && dev->log)
+        gpusync__log(dev, GPUSYNC_LOG_WARNING,
+                     "the device is destroyed, but Metal still has blocks of gpusync, or a call or the callback queue "
+                     "is still in gpusync: never unload gpusync");
+    gpusync__device_unref(dev);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
+{
+    return device ? device->metal : NULL;
+}
+
+GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
+{
+    return device && GPUSYNC__LOAD(&device->lost);
+}
+
+/* =========================================================================================
+   You can stop reading here: this was the core, which commits and waits. What follows adds to it by the tables and
+   pointers above, and no function above names one below.
+   ========================================================================================= */
+
+/* ----------------------------------------------------------------------------- >>callbacks --
+   Layer 4. A callback is listed on its target, becomes due when that has the number, and is run by one thread at a
+   time, outside of every lock. A destroy runs those of its object itself. */
+
+/* Takes the first callback that is due, up to turn `last`, of one target or of any (NULL), for this thread to run.
+   NULL: there is none, or another thread runs one that comes first: one of the same object, or, except for a destroy,
+   any in turn. */
+static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, uint64_t last,
+                                            gpusync__caller *self)
+{
+    gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(dev);
+    gpusync__node *n = dev->due.next;
+    const gpusync__caller *busy = t ? NULL : dev->callers;
+    while (t && n != &dev->due && ((gpusync__callback *)(void *)n)->target != t)
+        n = n->next;
+    while (busy && !busy->in_turn)
+        busy = busy->next;
+    gpusync__callback *c = n == &dev->due ? NULL : (gpusync__callback *)(void *)n;
+    if (c && (busy || c->turn > last || (c->target && gpusync__runs(c->target))))
+        c = NULL;
+    if (c) {
+        gpusync__unlist(n);
+        gpusync__caller_add(dev, c->target, n->number, self, !t, now);
+        if (c->ends && c->target)
+            gpusync__object_gone(dev, &after);
+    }
+    gpusync__unlock(dev);
+    return c;
+}
+
+/* What follows a callback: a destroy may wait for it. */
+static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpusync__caller *self)
+{
+    gpusync__target *t = c->target;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(dev);
+    if (t && !c->ends)
+        t->owed--;
+    if (t && gpusync__as_queue(t) && !c->ends)
+        gpusync__drop_all_open(gpusync__as_queue(t), &after);
+    gpusync__caller_remove(dev, c->ends ? NULL : t, self, &after);
+    gpusync__finish(dev, &after);
+    if (!c->ends) /* else it is a field of the object, which may go next */
+        GPUSYNC_FREE(c);
+    if (t)
+        gpusync__unref(t);
+    else if (!c->lost)
+        gpusync__device_unref(dev);
+}
+
+static void gpusync__ask_for_calls(gpusync_device *dev);
+
+/* Runs at most `max` of the callbacks of a target, or of any (NULL), that are due now. Returns how many ran. */
+static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, size_t max)
+{
+    gpusync__caller self;
+    size_t n = 0;
+    GPUSYNC__ADD(&dev->refs, 1); /* a callback may end it */
+    gpusync__lock(dev);
+    uint64_t last = dev->due_last;
+    gpusync__unlock(dev);
+    for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, last, &self)) != NULL; n++) {
+        void *pool = gpusync__pool_push();
+        if (c->destroyed)
+            c->destroyed(c->user);
+        else if (c->lost)
+            c->lost(c->user, &dev->loss);
+        else if (c->fn)
+            c->fn(c->user, c->error.result, c->error.result == GPUSYNC_OK ? NULL : &c->error);
+        else if (c->user)
+            gpusync__release(c->user);
+        gpusync__pool_pop(pool);
+        gpusync__called(dev, c, &self);
+    }
+    gpusync__lock(dev);
+    bool more = n && dev->due.next != &dev->due;
+    gpusync__unlock(dev);
+    if (more)
+        gpusync__ask_for_calls(dev);
+    gpusync__device_unref(dev);
+    return n;
+}
+
+/* On the dispatch queue, with a reference to the device. */
+static void gpusync__answer(void *context)
+{
+    gpusync_device *dev = (gpusync_device *)context;
+    GPUSYNC__STORE_SEQ(&dev->asked, 0); /* first: what becomes due from here on asks again */
+    gpusync__run_due(dev, NULL, SIZE_MAX);
+    gpusync__device_unref(dev);
+}
+
+/* Has the callbacks run that are due. No lock is held. */
+static void gpusync__ask_for_calls(gpusync_device *dev)
+{
+    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL) {
+        if (dev->notify)
+            dev->notify(dev->notify_user);
+    } else if (!__atomic_exchange_n(&dev->asked, 1, __ATOMIC_SEQ_CST)) {
+        GPUSYNC__ADD(&dev->refs, 1);
+        gpusync__dispatch_async(dev->callback_queue, dev, gpusync__answer);
+    }
+}
+
+static void gpusync__call(gpusync__job *job, gpusync__after *after)
+{
+    (void)after;
+    gpusync__ask_for_calls(GPUSYNC__OF(gpusync_device, call, job));
+}
+
+/* Makes a callback the last of those that are due. */
+static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__after *after)
+{
+    gpusync__put(dev->due.prev, &c->node);
+    c->turn = ++dev->due_last;
+    dev->call.run = gpusync__call;
+    gpusync__later(after, &dev->call);
+}
+
+static void gpusync__watch(void *context);
+
+static void gpusync__watch_soon(gpusync__job *job, gpusync__after *after)
+{
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, watch, job);
+    (void)after;
+    gpusync__dispatch_after(gpusync__dispatch_time(0, GPUSYNC__IDLE_NS), dev->callback_queue, dev, gpusync__watch);
+}
+
+/* On the dispatch queue, a second later: looks while callbacks are owed, or an object is destroyed later, since the
+   program may make no call that looks. The timer has no reference, so that a destroy need not wait for it. */
+static void gpusync__watch(void *context)
+{
+    bool owes = false;
+    gpusync__mutex_lock(&gpusync__global);
+    gpusync_device *dev = gpusync__devices;
+    while (dev && dev != context)
+        dev = dev->next;
+    if (dev && !gpusync__revive(&dev->refs))
+        dev = NULL;
+    gpusync__mutex_unlock(&gpusync__global);
+    if (!dev)
+        return;
+    gpusync__look_everywhere(dev);
+    gpusync__lock(dev);
+    for (const gpusync__target *t = dev->targets; t; t = t->next)
+        owes |= t->owed || t->gone.node.next;
+    dev->watched = owes;
+    gpusync__unlock(dev);
+    if (owes)
+        gpusync__watch_soon(&dev->watch, NULL);
+    gpusync__device_unref(dev);
+}
+
+/* Has the dispatch queue look at the device, as long as callbacks are to come: gpusync__watch. */
+static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
+{
+    if (dev->watched || dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
+        return;
+    dev->watched = true;
+    dev->watch.run = gpusync__watch_soon;
+    gpusync__later(after, &dev->watch);
+}
+
+/* A callback of the target is to run, or to be withdrawn, before a destroy returns. */
+static void gpusync__owe(gpusync__target *t)
+{
+    t->owed++;
+    t->device->run_due = gpusync__run_due;
+}
+
+/* Has a callback run: its target has the number, has failed, or is destroyed. */
+static void gpusync__due(gpusync__node *node, gpusync__after *after)
+{
+    gpusync__callback *c = (gpusync__callback *)(void *)node;
+    const gpusync__target *t = c->target;
+    int stands = gpusync__stands(t, node->number, &c->error);
+    if (stands == GPUSYNC__NOT_YET)
+        gpusync__own_error(&c->error, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed before it had the value");
+    if (!c->fn && gpusync__as_queue(t) && gpusync__queue_of(t)->abandoned)
+        c->user = NULL; /* the GPU may use the object: it is never released */
+    gpusync__append(t->device, c, after);
+}
+
+GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, size_t max, size_t *count)
+{
+    size_t n = 0;
+    if (count)
+        *count = 0;
+    if (!dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (gpusync__in_callback(dev, NULL))
+        return GPUSYNC_ERROR_WOULD_DEADLOCK;
+    gpusync__look_everywhere(dev);
+    if (dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
+        n = gpusync__run_due(dev, NULL, max);
+    if (count)
+        *count = n;
+    return GPUSYNC_OK;
+}
+
+/* Lists a new callback for a number of its target, or makes it due. Takes over a reference to the target. Under the
+   lock. */
+static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t number, gpusync__after *after)
+{
+    c->target = t;
+    c->node.number = number;
+    c->node.fire = gpusync__due;
+    gpusync__owe(t);
+    if (gpusync__stands(t, number, NULL) != GPUSYNC__NOT_YET) {
+        gpusync__due(&c->node, after);
+        return;
+    }
+    gpusync__list(t, &t->waiting, &c->node, after);
+    gpusync__watch_later(t->device, after);
+}
+
+/* fn NULL: `user` is an object to release. */
+static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_done_fn fn, void *user)
+{
+    uint64_t number;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_device *dev = gpusync__device_of(point);
+    if (!dev)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__target *t = gpusync__target_of(point);
+    gpusync_result result = gpusync__number_of(point, &number);
+    if (result != GPUSYNC_OK)
+        return result;
+    gpusync__keep(t);
+    gpusync__callback *c = (gpusync__callback *)gpusync__zeroed(sizeof *c);
+    if (c) {
+        c->fn = fn;
+        c->user = fn ? user : gpusync__retain(user);
+    }
+    gpusync__lock(dev);
+    if (!c)
+        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+    else if (t->alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else
+        gpusync__post(c, t, number, &after);
+    gpusync__finish(dev, &after);
+    if (result == GPUSYNC_OK)
+        return result;
+    if (c && !fn)
+        gpusync__release(user);
+    GPUSYNC_FREE(c);
+    gpusync__unref(t);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
+{
+    return fn ? gpusync__callback_at(&point, fn, user) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusync_done_fn fn, void *user)
+{
+    uint64_t number;
+    gpusync__callback *found = NULL;
+    gpusync_device *dev = gpusync__device_of(&point);
+    if (!dev || !fn)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__target *t = gpusync__target_of(&point);
+    gpusync_result result = gpusync__number_of(&point, &number);
+    if (result != GPUSYNC_OK)
+        return result;
+    gpusync__node *const rings[] = {&t->waiting, &dev->due}; /* the newest is last */
+    gpusync__lock(dev);
+    for (int i = 0; i < 2; i++)
+        for (gpusync__node *n = rings[i]->prev; n != rings[i] && !found; n = n->prev) {
+            gpusync__callback *c = (gpusync__callback *)(void *)n;
+            if (n->fire == gpusync__due && n->number == number && c->target == t && c->fn == fn && c->user == user)
+                found = c;
+        }
+    if (t->alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (!found)
+        result = GPUSYNC_NOT_READY;
+    if (result == GPUSYNC_OK) {
+        gpusync__unlist(&found->node);
+        t->owed--;
+    }
+    gpusync__unlock(dev);
+    if (result != GPUSYNC_OK)
+        return result;
+    GPUSYNC_FREE(found);
+    gpusync__unref(t);
+    return GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_ticket ticket, void *object)
+{
+    const gpusync_point point = gpusync_at_ticket(queue, ticket);
+    return queue && object ? gpusync__callback_at(&point, NULL, object) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+}
+
+/* -- ends: the end of an object that is destroyed later, and of the device */
+
+/* An object that is destroyed later has ended, when the work of a queue has settled: its own callbacks are due by then,
+   and run before. */
+static void gpusync__tell_gone(gpusync__node *node, gpusync__after *after)
+{
+    gpusync__target *t = ((gpusync__callback *)(void *)node)->target;
+    gpusync_queue *q = gpusync__as_queue(t);
+    node->number = t->head.committed;
+    if (q && q->line.next != &q->line) {
+        gpusync__insert(&t->waiting, node);
+    } else if (q && q->loose.next != &q->loose) {
+        node->number = t->head.submitted;
+        gpusync__insert(&q->rest, node);
+    } else {
+        gpusync__append(t->device, &t->gone, after);
+    }
+}
+
+/* Fills in what tells of the end of an object: a field of the object, so that it needs no memory then. */
+static void gpusync__gone_init(gpusync__callback *c, gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
+{
+    memset(c, 0, sizeof *c);
+    c->target = t;
+    c->destroyed = destroyed;
+    c->user = destroyed ? user : NULL;
+    c->ends = true;
+}
+
+/* Destroys an object without waiting. */
+static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!t)
+        return GPUSYNC_OK;
+    gpusync__lock(t->device);
+    bool first = gpusync__shut(t, &after);
+    if (first) {
+        gpusync__gone_init(&t->gone, t, destroyed, user);
+        t->gone.node.fire = gpusync__tell_gone;
+        gpusync__tell_gone(&t->gone.node, &after);
+        gpusync__watch_later(t->device, &after);
+    }
+    gpusync__finish(t->device, &after);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed,
+                                                           void *user)
+{
+    return gpusync__close_later((gpusync__target *)queue, destroyed, user);
+}
+
+/* The last object of a device is gone that is destroyed later. */
+static void gpusync__device_gone(gpusync__node *node, gpusync__after *after)
+{
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, gone.node, node);
+    gpusync__append(dev, &dev->gone, after);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpusync_destroyed_fn destroyed,
+                                                            void *user)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!dev)
+        return GPUSYNC_OK;
+    gpusync__lock(dev);
+    bool first = !dev->ends;
+    if (first) {
+        gpusync__gone_init(&dev->gone, NULL, destroyed, user);
+        dev->gone.node.fire = gpusync__device_gone;
+        dev->ends = true;
+    }
+    if (first && !dev->objects)
+        gpusync__device_gone(&dev->gone.node, &after);
+    gpusync__finish(dev, &after);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
+}
+
+/* The device is lost. */
+static void gpusync__loss_due(gpusync__node *node, gpusync__after *after)
+{
+    gpusync_device *dev = GPUSYNC__OF(gpusync_device, on_lost.node, node);
+    gpusync__append(dev, &dev->on_lost, after);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_device_on_lost(gpusync_device *device, gpusync_lost_fn fn, void *user)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    if (!device || !fn)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__lock(device);
+    bool first = !device->on_lost.node.fire;
+    if (first) {
+        device->on_lost.lost = fn;
+        device->on_lost.user = user;
+        device->on_lost.ends = true;
+        device->on_lost.node.fire = gpusync__loss_due;
+    }
+    if (first && device->lost)
+        gpusync__loss_due(&device->on_lost.node, &after);
+    gpusync__finish(device, &after);
+    return first ? GPUSYNC_OK : GPUSYNC_ERROR_IN_USE;
+}
+
+/* ----------------------------------------------------------------------------- >>timelines --
+   Layer 5. What becomes of the signals of a timeline, and its event. */
+
+/* What a block that Metal calls when an event rises leads to. */
+typedef struct gpusync__listening {
+    uint32_t refs;              /* the timeline; each block. Atomic */
+    gpusync_timeline *timeline; /* NULL: it is gone. Under the global lock */
+} gpusync__listening;
+
+#define GPUSYNC__FAILED_VALUE UINT64_MAX /* of an event whose timeline has failed */
+
+struct gpusync_timeline {
+    gpusync__target target; /* first */
+    void *event;
+    uint64_t base;           /* event value = value + base */
+    gpusync__node promised;  /* the ring of signals of committed work, by value: invariant 6 */
+    uint64_t sent;           /* the highest signal that was sent, by Metal or the host: new ones are above */
+    uint64_t coming;         /* the highest that the GPU itself brings: waits on the GPU go up to it */
+    gpusync__node expecting; /* the ring of waits of held work for `coming` */
+    gpusync__job write, arm; /* writes the event; reads it, and asks Metal for the next value: >>events */
+    bool outside, imported;  /* others signal the event; it is theirs */
+    bool shared;             /* others may signal the event later: it is not used for another timeline */
+    bool hidden;             /* of a queue of Metal 4: no object of the program's */
+    bool order_only;
+    bool dirty;                    /* the event is to be written, or is being written */
+    bool again;                    /* the GPU may have written it since: it is to be written once more */
+    void *listener;                /* an MTLSharedEventListener. NULL: looks alone find the values of others */
+    uint64_t armed;                /* the value that Metal was asked for; 0: none */
+    gpusync__listening *listening; /* of one that others signal */
+    bool rises;                    /* to trace */
+    gpusync_error error;           /* of the failure */
+};
+
+static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
+static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last);
+static void gpusync__arm_later(gpusync__target *t, gpusync__after *after);
+static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after);
+static void gpusync__spare_event(gpusync__target *t);
+static void gpusync__timeline_free(gpusync__target *t);
+
+static const gpusync__kind gpusync__timelines = {
+    "timeline",
+    "value",
+    false,
+    gpusync__value_stands,
+    gpusync__look_at_timeline,
+    NULL,
+    gpusync__arm_later,
+    gpusync__shut_timeline,
+    gpusync__spare_event,
+    gpusync__timeline_free,
+};
+
+static gpusync_timeline *gpusync__timeline_of(const gpusync__target *t)
+{
+    return (gpusync_timeline *)(uintptr_t)t;
+}
+
+static gpusync_timeline *gpusync__as_timeline(const gpusync__target *t)
+{
+    return t->kind == &gpusync__timelines ? gpusync__timeline_of(t) : NULL;
+}
+
+/* The link of a node, or the work; NULL: the node is the head of its ring. */
+static gpusync__link *gpusync__link_at(const gpusync__node *ring, const gpusync__node *n)
+{
+    return n == ring ? NULL : (gpusync__link *)(uintptr_t)n;
+}
+
+static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+{
+    if (number <= t->head.completed)
+        return GPUSYNC__WELL; /* what was reached before a failure stays reached */
+    if (!(t->alert & GPUSYNC__FAILED))
+        return GPUSYNC__NOT_YET;
+    if (error)
+        *error = gpusync__timeline_of(t)->error;
+    return GPUSYNC__BADLY;
+}
+
+/* Whether Metal does not have the work, and never had it. */
+static bool gpusync__is_unsent(const gpusync__work *w)
+{
+    return w->state <= GPUSYNC__HELD || w->unsent;
+}
+
+/* The lowest signal of sent work that is not reached, or NULL. */
+static gpusync__link *gpusync__lowest_sent(const gpusync_timeline *t)
+{
+    gpusync__link *link = gpusync__link_at(&t->promised, t->promised.next);
+    return link && !gpusync__is_unsent(link->work) ? link : NULL;
+}
+
+/* Has held work judged whose signal stands right above this one, which it may have waited for. */
+static void gpusync__stir_above(const gpusync__link *link, gpusync__after *after)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync__link *above = gpusync__link_at(&t->promised, link->node.next);
+    if (above && above->work->state == GPUSYNC__HELD)
+        gpusync__stir(above->work, after);
+}
+
+/* Has the event read, and Metal asked for the next value, where other code signals the timeline. */
+static void gpusync__arm_later(gpusync__target *t, gpusync__after *after)
+{
+    if (gpusync__timeline_of(t)->outside && gpusync__later(after, &gpusync__timeline_of(t)->arm))
+        gpusync__keep(t);
+}
+
+/* Takes a signal off its timeline. */
+static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
+{
+    if (!link->node.next)
+        return;
+    gpusync__stir_above(link, after);
+    gpusync__unlist(&link->node);
+    gpusync__arm_later(link->target, after); /* other code may have signalled more */
+    link->work->listed--;
+    gpusync__forget(link->work);
+    gpusync__bury(link->work, after);
+}
+
+/* Has the event written when the thread has unlocked: >>events. */
+static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
+{
+    if (t->dirty)
+        return;
+    t->dirty = true;
+    gpusync__keep(&t->target);
+    gpusync__later(after, &t->write);
+}
+
+/* The GPU may have written a lower value to the event than it is to have: the host writes that once more. */
+static void gpusync__write_again(gpusync_timeline *t, gpusync__after *after)
+{
+    t->again = true;
+    gpusync__write_later(t, after);
+}
+
+/* The timeline has this value, or (0) perhaps the next: the values of settled work are reached that no lower signal
+   stands before. The caller knows that no lower signal of sent work is left: those that the value overtakes are of work
+   that Metal does not have. Held work ends when it is judged. */
+static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *after)
+{
+    gpusync__target *target = &t->target;
+    bool by_host = false;
+    if (target->alert & GPUSYNC__FAILED)
+        return;
+    for (gpusync__link *link; (link = gpusync__link_at(&t->promised, t->promised.next)) != NULL;) {
+        gpusync__work *w = link->work;
+        if (link->node.number > value) {
+            if (w->state != GPUSYNC__SETTLED)
+                break;
+            value = link->node.number;
+            by_host |= !link->encoded || link->crossed || w->unsent || w->result != GPUSYNC_OK;
+        }
+        if (w->state == GPUSYNC__HELD) {
+            gpusync__doom(w, GPUSYNC_ERROR_NOT_RISING,
+                          "the host, or other code, signalled its value, or a higher one, while the work was held");
+            gpusync__stir(w, after);
+        }
+        gpusync__withdraw(link, after);
+    }
+    if (value <= target->head.completed)
+        return;
+    if (t->sent < value)
+        t->sent = value;
+    GPUSYNC__STORE(&target->head.completed, value);
+    t->rises |= gpusync__tracer_of(target->device) && !t->hidden;
+    if (by_host || t->rises) /* the write traces it */
+        gpusync__write_later(t, after);
+    gpusync__rise(&t->expecting, value, after);
+    gpusync__rise(&target->waiting, value, after);
+}
+
+/* The values that are not reached fail, now and later. */
+static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusync__after *after)
+{
+    if (t->target.alert & GPUSYNC__FAILED)
+        return;
+    t->error = *error;
+    gpusync__alarm(&t->target, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
+    gpusync__write_later(t, after);
+    /* Signals that Metal does not have, and of settled work: there is nothing to raise any more. */
+    for (gpusync__node *n = t->promised.next, *next; n != &t->promised; n = next) {
+        gpusync__link *link = gpusync__link_at(&t->promised, n);
+        next = n->next;
+        if (link->work->state == GPUSYNC__HELD) /* for the order of values, perhaps */
+            gpusync__stir(link->work, after);
+        if (gpusync__is_unsent(link->work) || link->work->state == GPUSYNC__SETTLED)
+            gpusync__withdraw(link, after);
+    }
+    gpusync__rise(&t->expecting, UINT64_MAX, after);
+    gpusync__rise(&t->target.waiting, UINT64_MAX, after);
+}
+
+/* ------------------------------------------------------------------------------- >>events --
+   The host writes an event after the unlock, one thread at a time, and only upwards (gpusync__write_event):
+     a value that the host signals is reached, or one that     gpusync__reach
+     the GPU was to signal in work that did not end well
+     the timeline has failed: UINT64_MAX                       gpusync__fail
+     the GPU's next signal is reached: a write of the host's   gpusync__reach: `crossed`
+     may have crossed it
+     the GPU has signalled late, behind a higher signal or a   gpusync__write_again: `again`
+     failure
+   That an event only rises is documented for each side (signaledValue, encodeSignalEvent:value:), and assumed where
+   both write at once, and for a queue of Metal 4: the last two make up for an event that falls.
+   Values of other code are read from the event: at each look, and when Metal's listener tells (gpusync__arm). A
+   listener may not hear (said of some systems), and a block may come late. */
+
+/* What the event of a timeline is to have. An imported one is not failed. */
+static uint64_t gpusync__event_value(const gpusync_timeline *t)
+{
+    bool fails = t->target.alert & GPUSYNC__FAILED && !t->imported;
+    return fails ? GPUSYNC__FAILED_VALUE : t->target.head.completed + t->base;
+}
+
+/* Writes the value of a timeline to its event, if it is higher, until it has not changed meanwhile. */
+static void gpusync__write_event(gpusync__job *job, gpusync__after *after)
+{
+    gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, write, job);
+    gpusync_device *dev = t->target.device;
+    (void)after;
+    void *pool = gpusync__pool_push();
+    gpusync__lock(dev);
+    for (uint64_t value = 0; t->again || value != gpusync__event_value(t);) {
+        gpusync__link *lowest = gpusync__lowest_sent(t);
+        t->again = false;
+        value = gpusync__event_value(t);
+        if (lowest)
+            lowest->crossed = true;
+        gpusync__unlock(dev);
+        if (GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < value)
+            GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, value);
+        gpusync__lock(dev);
+    }
+    t->dirty = false;
+    uint64_t value = t->target.head.completed;
+    bool rises = t->rises;
+    t->rises = false;
+    gpusync__unlock(dev);
+    gpusync__pool_pop(pool);
+    const gpusync__tracer *tracer = gpusync__tracer_of(dev);
+    if (rises && tracer)
+        tracer->value(&t->target, value);
+    gpusync__unref(&t->target);
+}
+
+/* Reads the event where other code signals it, and returns what it shows. What our own work signals is reached when
+   that has settled: from the lowest such value on the event is not believed. */
+static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
+{
+    gpusync_device *dev = t->target.device;
+    gpusync_error error;
+    if (!t->outside || GPUSYNC__LOAD(&t->target.alert) & GPUSYNC__FAILED)
+        return 0;
+    uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the program reads what the GPU wrote before it signalled */
+    uint64_t value = raw;                    /* such a timeline has no base */
+    if (value <= GPUSYNC__LOAD(&t->target.head.completed))
+        return raw;
+    gpusync__lock(dev);
+    const gpusync__link *own = gpusync__lowest_sent(t);
+    if (raw == GPUSYNC__FAILED_VALUE) {
+        gpusync__own_error(&error, GPUSYNC_ERROR_EXECUTION,
+                           "other code has set the event to UINT64_MAX, which means failure");
+        gpusync__fail(t, &error, after);
+    } else {
+        value = own && value >= own->node.number ? own->node.number - 1 : value;
+        gpusync__reach(t, value < GPUSYNC_MAX_VALUE ? value : GPUSYNC_MAX_VALUE, after);
+    }
+    gpusync__go_on(dev, after);
+    gpusync__unlock(dev);
+    return raw;
+}
+
+/* Reads the event of a timeline, and what that brings about. */
+static void gpusync__look_at_event(gpusync_timeline *t)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__read_event(t, &after);
+    gpusync__lock(t->target.device);
+    gpusync__finish(t->target.device, &after);
+}
+
+/* The look of the kind: at its event, and at the queue that is to signal it next. */
+static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last)
+{
+    gpusync__look_at_event(gpusync__timeline_of(t));
+    if (last == UINT64_MAX) /* the whole device is looked at */
+        return;
+    gpusync__lock(t->device);
+    const gpusync__link *lowest = gpusync__lowest_sent(gpusync__timeline_of(t));
+    gpusync_queue *sender = lowest ? lowest->work->queue : NULL;
+    if (sender)
+        gpusync__keep(&sender->target);
+    gpusync__unlock(t->device);
+    if (!sender)
+        return;
+    gpusync__look(sender, UINT64_MAX);
+    gpusync__unref(&sender->target);
+}
+
+typedef struct gpusync__listener_block {
+    gpusync__block block; /* first */
+    gpusync__listening *listening;
+    uint64_t value; /* that Metal was asked for */
+} gpusync__listener_block;
+
+static void gpusync__listening_unref(gpusync__listening *l)
+{
+    if (GPUSYNC__SUB(&l->refs, 1) != 1)
+        return;
+    GPUSYNC_FREE(l);
+    GPUSYNC__SUB(&gpusync__orphans, 1);
+}
+
+static void gpusync__listener_copy(void *to, const void *from)
+{
+    (void)from;
+    GPUSYNC__ADD(&((gpusync__listener_block *)to)->listening->refs, 1);
+}
+
+static void gpusync__listener_dispose(const void *block)
+{
+    gpusync__listening_unref(((const gpusync__listener_block *)block)->listening);
+}
+
+static const gpusync__block_descriptor gpusync__listener_descriptor = {
+    0, sizeof(gpusync__listener_block), gpusync__listener_copy, gpusync__listener_dispose, "v24@?0@8Q16", NULL,
+};
+
+/* Metal calls this on the listener's thread. The block holds no timeline: one whose value never comes would keep it. */
+static void gpusync__event_rose(void *block, void *event)
+{
+    const gpusync__listener_block *b = (const gpusync__listener_block *)block;
+    gpusync__after after = GPUSYNC__NOTHING;
+    (void)event;
+    gpusync__mutex_lock(&gpusync__global);
+    gpusync_timeline *t = b->listening->timeline;
+    if (t && !gpusync__revive(&t->target.refs))
+        t = NULL;
+    gpusync__mutex_unlock(&gpusync__global);
+    if (!t)
+        return;
+    gpusync__lock(t->target.device);
+    if (t->armed <= b->value) /* else a block for a higher value is with Metal */
+        t->armed = 0;
+    gpusync__arm_later(&t->target, &after);
+    gpusync__finish(t->target.device, &after);
+    gpusync__unref(&t->target);
+}
+
+#define GPUSYNC__BLOCKS 64 /* of listeners, for an event: Metal may end a process that has too many (assumed) */
+
+/* Reads the event, and has Metal tell of the first value that something waits for, unless it was asked for that or a
+   lower one, or the event shows the value and is not believed yet: gpusync__withdraw has it read then. What waits was
+   listed before. The event is read once more after Metal was asked: it may have risen in between. */
+static void gpusync__arm(gpusync__job *job, gpusync__after *after)
+{
+    gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, arm, job);
+    gpusync_device *dev = t->target.device;
+    uint64_t shown = gpusync__read_event(t, after);
+    gpusync__lock(dev);
+    const gpusync__node *e = t->target.waiting.next;
+    while (e != &t->target.waiting && !e->number)
+        e = e->next;
+    uint64_t value = e->number;
+    bool waits = e != &t->target.waiting && shown < value;
+    bool needed = waits && t->listener && (!t->armed || value < t->armed) &&
+                  GPUSYNC__LOAD_SEQ(&t->listening->refs) < GPUSYNC__BLOCKS;
+    if (needed)
+        t->armed = value;
+    gpusync__unlock(dev);
+    if (needed) {
+        void *pool = gpusync__pool_push();
+        gpusync__listener_block block = {GPUSYNC__BLOCK(gpusync__event_rose, gpusync__listener_descriptor),
+                                         t->listening, value};
+        GPUSYNC__WITH(void, void *, uint64_t, void *)
+        (t->event, gpusync__sel.notifyListener, t->listener, value, &block);
+        gpusync__pool_pop(pool);
+        gpusync__read_event(t, after);
+    }
+    gpusync__unref(&t->target);
+}
+
+/* -- the life of a timeline */
+
+/* Keeps the event of a timeline for the next one, if no other code knows the event. All that was sent is reached, for
+   its work has a reference, unless the timeline has failed. */
+static void gpusync__spare_event(gpusync__target *target)
+{
+    gpusync_timeline *t = gpusync__timeline_of(target);
+    gpusync_device *dev = target->device;
+    gpusync__spare spare = {t->event, t->sent + t->base};
+    if (t->shared || t->outside || target->alert & GPUSYNC__FAILED || spare.value > GPUSYNC_MAX_VALUE / 2 ||
+        dev->spare_count == GPUSYNC__SPARES)
+        return;
+    dev->spares[dev->spare_count++] = spare;
+    t->event = NULL;
+}
+
+/* Frees what a timeline has but its own memory, however far its creation came. */
+static void gpusync__timeline_free(gpusync__target *target)
+{
+    gpusync_timeline *t = gpusync__timeline_of(target);
+    if (t->listening) {
+        gpusync__mutex_lock(&gpusync__global);
+        t->listening->timeline = NULL;
+        gpusync__mutex_unlock(&gpusync__global);
+        GPUSYNC__ADD(&gpusync__orphans, 1); /* until the last block goes, which may be now */
+        gpusync__listening_unref(t->listening);
+    }
+    gpusync__release_pooled(t->listener);
+    gpusync__release_pooled(t->event);
+}
+
+static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after)
+{
+    gpusync__rouse_all(&gpusync__timeline_of(t)->expecting, true, after);
+    gpusync__rouse_all(&t->waiting, true, after);
+}
+
+/* Gives a new timeline its event: the program's, one of a timeline that is gone, or a new one. */
+static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *dev, const gpusync_timeline_desc *desc)
+{
+    uint64_t first = t->imported ? 0 : desc->initial_value;
+    gpusync__spare spare = {NULL, 0};
+    t->target.head.completed = t->sent = first;
+    if (t->imported) {
+        bool is_event = gpusync__class_responds(gpusync__class_of(desc->shared_event), gpusync__sel.signaledValue);
+        t->event = is_event ? gpusync__retain(desc->shared_event) : NULL;
+        return is_event ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    }
+    gpusync__lock(dev);
+    if (!t->outside && dev->spare_count)
+        spare = dev->spares[--dev->spare_count];
+    gpusync__unlock(dev);
+    t->event = spare.event;
+    t->base = spare.event ? spare.value - first : 0; /* perhaps below 0: sums wrap around */
+    if (t->event)
+        return GPUSYNC_OK;
+    if (!gpusync__class_responds(gpusync__class_of(dev->metal), gpusync__sel.newSharedEvent))
+        return GPUSYNC_ERROR_UNSUPPORTED;
+    void *pool = gpusync__pool_push();
+    t->event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
+    if (t->event && first)
+        GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, first);
+    gpusync__pool_pop(pool);
+    return t->event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
+}
+
+/* hidden: it is a queue's own, and no object of the program's. */
+static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusync_timeline_desc *desc, bool hidden,
+                                             gpusync_timeline **out)
+{
+    gpusync_timeline *t = (gpusync_timeline *)gpusync__zeroed(sizeof *t);
+    if (!t)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    t->imported = desc->shared_event != NULL;
+    t->outside = t->imported || desc->signalled_by_others;
+    t->order_only = desc->order_only;
+    t->hidden = hidden;
+    gpusync__ring_init(&t->promised);
+    gpusync__ring_init(&t->expecting);
+    t->write.run = gpusync__write_event;
+    t->arm.run = gpusync__arm;
+    gpusync__copy_label(t->target.label, sizeof t->target.label, desc->label);
+    t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
+    if (t->listening) {
+        t->listening->refs = 1;
+        t->listening->timeline = t;
+        t->listener = gpusync__new_object("MTLSharedEventListener");
+    }
+    gpusync_result result =
+        t->listening || !t->outside ? gpusync__event_for(t, device, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result == GPUSYNC_OK)
+        result = gpusync__target_begin(&t->target, device, &gpusync__timelines);
+    if (result != GPUSYNC_OK) {
+        gpusync__timeline_free(&t->target);
+        GPUSYNC_FREE(t);
+        return result;
+    }
+    if (hidden) {
+        gpusync__lock(device);
+        device->objects--;
+        gpusync__unlock(device);
+    }
+    gpusync__look_at_event(t);
+    *out = t;
+    return GPUSYNC_OK;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
+                                                       gpusync_timeline **out)
+{
+    static const gpusync_timeline_desc plain = {0, NULL, NULL, false, false};
+    if (out)
+        *out = NULL;
+    if (!device || !out)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (!desc)
+        desc = &plain;
+    if (!desc->shared_event && desc->initial_value > GPUSYNC_MAX_VALUE)
+        return GPUSYNC_ERROR_NOT_RISING;
+    return gpusync__timeline_make(device, desc, false, out);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
+{
+    return gpusync__close((gpusync__target *)timeline, NULL);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline,
+                                                              gpusync_destroyed_fn destroyed, void *user)
+{
+    return gpusync__close_later((gpusync__target *)timeline, destroyed, user);
+}
+
+/* -- its calls */
+
+GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
+{
+    if (base)
+        *base = timeline ? timeline->base : 0;
+    if (!timeline)
+        return NULL;
+    gpusync__lock(timeline->target.device);
+    timeline->shared = true;
+    gpusync__unlock(timeline->target.device);
+    return timeline->event;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value, gpusync_error *error)
+{
+    if (!timeline || !value)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (timeline->outside)
+        gpusync__look_at_event(timeline);
+    bool failed =
+        GPUSYNC__LOAD(&timeline->target.alert) & GPUSYNC__FAILED; /* read first: nothing is reached after it */
+    *value = GPUSYNC__LOAD(&timeline->target.head.completed);
+    if (failed && error)
+        *error = timeline->error;
+    return failed ? timeline->error.result : GPUSYNC_OK;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
+{
+    gpusync_timeline *t = timeline;
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_result result = GPUSYNC_OK;
+    if (!t)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync_device *dev = t->target.device;
+    gpusync__read_event(t, &after);
+    gpusync__lock(dev);
+    const gpusync__link *lowest = gpusync__lowest_sent(t);
+    if (t->target.alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (t->target.alert & GPUSYNC__FAILED)
+        result = t->error.result;
+    else if (value > GPUSYNC_MAX_VALUE || value <= t->target.head.completed || (lowest && value >= lowest->node.number))
+        result = GPUSYNC_ERROR_NOT_RISING;
+    if (result == GPUSYNC_OK) {
+        gpusync__write_later(t, &after); /* before work goes that waits for it */
+        gpusync__reach(t, value, &after);
+    }
+    gpusync__finish(dev, &after);
+    return result;
+}
+
+/* Makes a text of the program's valid UTF-8 that ends. */
+static void gpusync__clean(char *text, size_t size)
+{
+    char raw[sizeof((gpusync_error *)NULL)->message];
+    memcpy(raw, text, size);
+    raw[size - 1] = '\0';
+    gpusync__copy_label(text, size, raw);
+}
+
+/* Makes an error of the program's one of gpusync's: its texts, and that no work has failed. */
+static void gpusync__adopt_error(gpusync_error *error, const char *why)
+{
+    error->ticket = error->origin = 0;
+    error->dropped = 0;
+    error->inherited = error->ran = error->in_use = false;
+    gpusync__clean(error->domain, sizeof error->domain);
+    gpusync__clean(error->message, sizeof error->message);
+    gpusync__clean(error->label, sizeof error->label);
+    gpusync__clean(error->queue_label, sizeof error->queue_label);
+    gpusync__clean(error->encoder, sizeof error->encoder);
+    if (!error->message[0])
+        gpusync__copy_text(error->message, sizeof error->message, why);
+    if (error->failure == GPUSYNC_FAILURE_NONE)
+        error->failure = GPUSYNC_FAILURE_OTHER;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_error error;
+    if (!timeline)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    memset(&error, 0, sizeof error);
+    if (reason)
+        error = *reason;
+    gpusync__adopt_error(&error, "the program failed the timeline");
+    if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
+        error.result = GPUSYNC_ERROR_EXECUTION;
+    gpusync__lock(timeline->target.device);
+    gpusync_result result = GPUSYNC_OK;
+    if (timeline->target.alert & GPUSYNC__CLOSED)
+        result = GPUSYNC_ERROR_DESTROYED;
+    else if (timeline->target.alert & GPUSYNC__FAILED)
+        result = timeline->error.result;
+    if (result == GPUSYNC_OK)
+        gpusync__fail(timeline, &error, &after);
+    gpusync__finish(timeline->target.device, &after);
+    return result;
+}
+
+GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
+                                                 const gpusync_wait_options *options)
+{
+    if (timeline && GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
+        return GPUSYNC_OK;
+    const gpusync_point point = gpusync_at_value(timeline, value);
+    return gpusync__wait_point(&point, timeout_ns, options);
+}
+
+/* --------------------------------------------------------------------------------- >>held --
+   Layer 6. Work with waits and signals, and what is held behind it.
+     what holds work back             where that is judged                      what lets the work go
+     ordered held work before it      gpusync__admit, gpusync__next_ready       gpusync__unhold
+     a ticket, or a value that Metal  gpusync__judge_wait                       gpusync__link_came, by rise: of publish,
+     is not about to bring                                                      reach, fail, send_signal
+     a lower signal of its timelines  gpusync__may_signal                       gpusync__stir_above
+     it never goes                    gpusync__judge: BADLY                     gpusync__give_up
+   That a queue closes, a failure sticks, or the device is lost, has all held work judged: gpusync__stir_held. Each of
+   these stirs the work (gpusync__stir): the job `issue` of its queue judges it, under the order lock, and sends it. */
+
+/* What work waits for has come, or has failed. */
+static void gpusync__link_came(gpusync__node *node, gpusync__after *after)
+{
+    gpusync__stir(((gpusync__link *)(void *)node)->work, after);
+}
+
+/* How work stands with what it waits for. NOT_YET: the waits that are not over are listed, and the work is judged again
+   when one of them is, or has failed. error: gets the first failure, and nothing is listed. */
+static int gpusync__list_waits(gpusync__work *w, gpusync_error *error, gpusync__after *after)
+{
+    int outcome = GPUSYNC__WELL;
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->node.number, error);
+        if (error && stands == GPUSYNC__BADLY)
+            return stands;
+        if (!error && stands == GPUSYNC__NOT_YET)
+            gpusync__list(link->target,
+                          w->state <= GPUSYNC__HELD && link->encoded ? &gpusync__timeline_of(link->target)->expecting
+                                                                     : &link->target->waiting,
+                          &link->node, after);
+        if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
+            outcome = stands;
+    }
+    return outcome;
+}
+
+/* Passes the signals of settled work on to their timelines, and takes its waits off. */
+static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (!link->signal) {
+            gpusync__unlist(&link->node);
+        } else if (t->target.alert & GPUSYNC__FAILED) {
+            gpusync__withdraw(link, after);
+            gpusync__write_again(t, after);
+        } else if (link->node.next) {
+            gpusync__reach(t, 0, after);
+        }
+    }
+}
+
+/* Fails the timelines that failed work was to signal. One that is order_only gets the value all the same, unless the
+   end of the work is unknown. */
+static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        if (!link->signal || !link->node.next)
+            continue; /* an overtaken signal fails its work, and not the timeline that overtook it */
+        gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (!t->order_only || w->unknown)
+            gpusync__fail(t, error, after);
+    }
+}
+
+/* Frees the links of work, and what was open, of a submission. */
+static void gpusync__free_links(gpusync__work *w)
+{
+    for (gpusync__link *link = w->links, *next; link; link = next) {
+        next = link->next;
+        gpusync__unref(link->target);
+        if (link->boxed)
+            GPUSYNC_FREE(link);
+    }
+    for (gpusync__work *part; (part = w->parts) != NULL;) {
+        w->parts = (gpusync__work *)(void *)part->place.next;
+        gpusync__work_unref(part);
+    }
+}
+
+/* The next lower signal of other work, or NULL. The link is on the ring of its timeline. */
+static const gpusync__link *gpusync__lower(const gpusync__work *w, const gpusync__link *link)
+{
+    const gpusync__node *ring = &gpusync__timeline_of(link->target)->promised;
+    const gpusync__link *lower = gpusync__link_at(ring, link->node.prev);
+    while (lower && lower->work == w)
+        lower = gpusync__link_at(ring, lower->node.prev);
+    return lower;
+}
+
+/* Whether the signal may go to Metal, as far as lower ones of its timeline are concerned. A look at the next lower one
+   is enough: below a signal of sent work are those of sent work alone. */
+static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    link->behind = 0;
+    if (!link->node.next) /* the timeline has failed */
+        return true;
+    const gpusync__link *lower = gpusync__lower(w, link);
+    if (!lower)
+        return true;
+    const gpusync__work *other = lower->work;
+    if (gpusync__is_unsent(other))
+        return false;
+    for (const gpusync__link *wait = w->links; wait != link; wait = wait->next)
+        if (!wait->signal && wait->target == link->target && wait->node.number >= lower->node.number) {
+            link->behind = w->submitted && link->encoded ? lower->node.number : 0; /* its wait is in another buffer */
+            return true;
+        }
+    bool in_turn = !w->unordered && !other->unordered && other->queue == w->queue;
+    if (!link->encoded || !in_turn) /* the host makes it in the work's turn */
+        return in_turn;
+    if (!w->queue->port) /* whose operations are in order */
+        link->behind = lower->node.number;
+    /* The GPU waits for the lower value first, if the host ends this wait though the other work fails. */
+    return lower->encoded && (!link->behind || !t->imported || t->order_only);
+}
+
+/* Whether the host need not hold the work for this wait. */
+static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    int stands = gpusync__stands(link->target, link->node.number, NULL);
+    if (stands != GPUSYNC__NOT_YET || gpusync__as_queue(link->target))
+        return stands;
+    if (link->encoded && (t->outside || t->coming >= link->node.number))
+        return GPUSYNC__WELL;
+    const gpusync__node *top = t->promised.prev;                                  /* the head has the number 0 */
+    while (top != &t->promised && gpusync__link_at(&t->promised, top)->work == w) /* its own come behind its waits */
+        top = top->prev;
+    bool comes = t->outside || link->node.number <= t->sent || link->node.number <= top->number;
+    if (comes || !(t->target.alert & GPUSYNC__CLOSED))
+        return GPUSYNC__NOT_YET;
+    gpusync__doom(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
+    return GPUSYNC__BADLY;
+}
+
+/* The first held work that may go to Metal now, or NULL; what never may ends. One with a ticket goes only as the first.
+   Under the order lock, too. */
+static gpusync__work *gpusync__next_ready(gpusync_queue *q, gpusync__after *after)
+{
+    for (bool ordered = true;;) {
+        gpusync__work *w = ordered && q->held           ? q->held
+                           : q->ready.next != &q->ready ? GPUSYNC__OF(gpusync__work, stirring, q->ready.next)
+                                                        : NULL;
+        if (!w)
+            return NULL;
+        gpusync__unlist(&w->stirring);
+        int may = gpusync__judge(q, w, after);
+        if (may == GPUSYNC__WELL)
+            return w;
+        if (may == GPUSYNC__BADLY)
+            gpusync__give_up(w, after);
+        ordered &= w->unordered; /* what has ended settles first: its failure may stick */
+    }
+}
+
+/* Sends held work that may go. A thread that finds the order lock taken leaves the work to its holder, which looks at
+   `missed` after its unlock: both write first, and then read what the other wrote. That the look does not come before
+   the unlock is more than a release promises in C. os_unfair_lock unlocks with an exchange (Apple's libplatform,
+   src/os/lock.c): a barrier on x86, and on Arm a release, behind which a load with SEQ stays. */
+static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
+{
+    gpusync_device *dev = q->target.device;
+    void *pool = gpusync__pool_push();
+    GPUSYNC__STORE_SEQ(&q->missed, true);
+    while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
+        GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
+        uint64_t now = gpusync_now_ns();
+        gpusync__lock(dev);
+        gpusync__work *w = gpusync__next_ready(q, after);
+        if (w) {
+            GPUSYNC__ADD(&w->refs, 1); /* its command buffers live until [commit] has returned */
+            w->since_ns = now;
+            gpusync__set_out(q, w, after);
+        }
+        bool sends = w && w->state == GPUSYNC__SENT; /* work without command buffers has ended already */
+        bool moves = dev->moved.next != &dev->moved;
+        gpusync__unlock(dev);
+        if (sends)
+            gpusync__send_work(dev, w);
+        gpusync__mutex_unlock(&q->order);
+        if (moves) { /* nothing settles under an order lock */
+            gpusync__lock(dev);
+            gpusync__go_on(dev, after);
+            gpusync__unlock(dev);
+        }
+        if (!w)
+            continue;
+        const gpusync__tracer *tracer = gpusync__tracer_of(dev);
+        if (tracer && sends)
+            tracer->work(GPUSYNC_TRACE_SENT, w, now);
+        GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
+        gpusync__work_unref(w);
+    }
+    gpusync__pool_pop(pool);
+}
+
+static void gpusync__issue_job(gpusync__job *job, gpusync__after *after)
+{
+    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, issue, job);
+    gpusync__issue(q, after);
+    gpusync__unref(&q->target);
+}
+
+/* Whether work may go, by its waits and signals. */
+static int gpusync__judge_links(gpusync__work *w, gpusync__after *after)
+{
+    int result = GPUSYNC__WELL;
+    for (const gpusync__link *link = w->links; link; link = link->next) {
+        int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
+        if (may == GPUSYNC__BADLY)
+            return may;
+        if (may == GPUSYNC__NOT_YET)
+            result = may;
+    }
+    for (gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
+        if (link->signal && !gpusync__may_signal(w, link))
+            result = GPUSYNC__NOT_YET;
+    if (result == GPUSYNC__NOT_YET)
+        gpusync__list_waits(w, NULL, after);
+    w->queue->issue.run = gpusync__issue_job;
+    return result;
+}
+
+/* -- handing links to Metal */
+
+/* Has the GPU wait for a value of the link's timeline, at this place of the command buffer. */
+static void gpusync__encode_wait(void *buffer, const gpusync__link *link, uint64_t value)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    GPUSYNC__WITH(void, void *, uint64_t)(buffer, gpusync__sel.encodeWaitForEvent, t->event, value + t->base);
+}
+
+/* Has the GPU signal at the end of the command buffer. Where Metal overlaps the buffers of a queue, the lower value of
+   one before it might come later: the GPU waits for that first. */
+static void gpusync__encode_signal(void *buffer, const gpusync__link *link)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    if (link->behind)
+        gpusync__encode_wait(buffer, link, link->behind);
+    GPUSYNC__WITH(void, void *, uint64_t)
+    (buffer, gpusync__sel.encodeSignalEvent, t->event, link->node.number + t->base);
+}
+
+/* Encodes the signals of work that is about to be committed. */
+static void gpusync__encode_signals(gpusync__work *w)
+{
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal && link->encoded)
+            gpusync__encode_signal(w->buffers[w->count - 1], link);
+}
+
+/* Metal is about to have the signal: waits on the GPU, and higher signals, may go. */
+static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
+{
+    gpusync_timeline *t = gpusync__timeline_of(link->target);
+    uint64_t number = link->node.number;
+    t->sent = number;
+    gpusync__stir_above(link, after);
+    if (!link->encoded)
+        return;
+    link->crossed = t->dirty; /* a thread may be about to write a lower value */
+    t->coming = number;
+    gpusync__rise(&t->expecting, number, after);
+}
+
+/* The waits of work that turns SENT are over for the host, and its signals are sent. */
+static void gpusync__send_links(gpusync__work *w, gpusync__after *after)
+{
+    for (gpusync__link *link = w->links; link; link = link->next) {
+        if (!link->signal)
+            gpusync__unlist(&link->node);
+        else if (link->node.next)
+            gpusync__send_signal(link, after);
+        else
+            link->encoded = false; /* its timeline has failed */
+        if (gpusync__as_queue(link->target))
+            link->node.number = 0; /* the ticket has ended well, and newer ones may push its record out */
+    }
+    if (w->queue->port)
+        w->queue->port->sent(w->queue, w);
+}
+
+/* -- accepting */
+
+/* Whether work that has no ticket yet may have the signal: it is above what was sent, the work's signals before it, and
+   what the work waits for; no committed work is to signal the value; and no ordered work before this in its queue a
+   higher one. */
+static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusync__link *link)
+{
+    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const uint64_t value = link->node.number;
+    bool rises = value > t->sent, before = true;
+    if (t->target.alert & GPUSYNC__FAILED)
+        return t->error.result;
+    for (const gpusync__node *n = t->promised.prev; rises && n->number >= value; n = n->prev) {
+        const gpusync__work *sender = gpusync__link_at(&t->promised, n)->work;
+        rises = n->number > value && (w->unordered || sender->unordered || sender->queue != w->queue);
+    }
+    for (const gpusync__link *other = w->links; other && rises; other = other->next) {
+        if (other == link)
+            before = false;
+        else if (other->target == link->target && (before || !other->signal))
+            rises = other->node.number < value;
+    }
+    return rises ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
+}
+
+/* Whether the command buffers of a submission may be part of it. */
+static gpusync_result gpusync__check_parts(const gpusync__work *w)
+{
+    const gpusync_queue *q = w->queue;
+    for (uint32_t i = w->first; i < w->count && (q->held_count || q->open.next != &q->open); i++) {
+        const gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
+        if (part && part->pointed)
+            return GPUSYNC_ERROR_INVALID_ARGUMENT;
+        if (!part && gpusync__is_held(q, w->buffers[i]))
+            return GPUSYNC_ERROR_ALREADY_COMMITTED;
+    }
+    return q->port && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
+}
+
+/* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed. */
+static void gpusync__join(gpusync__work *w, gpusync__after *after)
+{
+    gpusync_queue *q = w->queue;
+    if (w->on_complete) {
+        gpusync__keep(&q->target);
+        gpusync__owe(&q->target);
+        gpusync__watch_later(q->target.device, after);
+    }
+    uint32_t places = q->port && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
+    w->room += places;
+    q->room += places;
+    for (uint32_t i = w->first; i < w->count && q->open.next != &q->open; i++) {
+        gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
+        if (!part)
+            continue;
+        if (!w->label[0])
+            memcpy(w->label, part->label, sizeof w->label);
+        q->room -= part->room;
+        gpusync__unlist(&part->place);
+        part->place.next = (gpusync__node *)(void *)w->parts;
+        w->parts = part;
+    }
+}
+
+/* Enters the links of work, and the command buffers of a submission, if its timelines take the signals. */
+static gpusync_result gpusync__accept_links(gpusync__work *w, gpusync__after *after)
+{
+    gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
+    for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
+        if (link->signal)
+            result = gpusync__accept_signal(w, link);
+    if (result != GPUSYNC_OK)
+        return result;
+    if (w->submitted)
+        gpusync__join(w, after);
+    for (gpusync__link *link = w->links; link; link = link->next)
+        if (link->signal) {
+            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->node);
+            GPUSYNC__ADD(&w->refs, 1);
+            w->listed++;
+        }
+    return result;
+}
+
+static const gpusync__gate gpusync__linked = {
+    gpusync__accept_links, gpusync__judge_links,  gpusync__send_links, gpusync__encode_signals,
+    gpusync__list_waits,   gpusync__fail_signals, gpusync__pass_links, gpusync__free_links,
+};
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket)
 {
@@ -5895,12 +6379,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, g
     return result;
 }
 
-/* -------------------------------------------------------------------------------- >>encode -- */
-
-static const gpusync__gate gpusync__linked = {
-    gpusync__accept_links, gpusync__judge_links,  gpusync__send_links, gpusync__encode_signals,
-    gpusync__list_waits,   gpusync__fail_signals, gpusync__pass_links, gpusync__free_links,
-};
+/* -------------------------------------------------------------------------------- >>encode --
+   Waits and signals of one command buffer. */
 
 /* Adds a link to open work, or to a submission, whose signals are accepted as it enters. */
 static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
@@ -6076,6 +6556,15 @@ static gpusync_result gpusync__add_buffer(gpusync__work *w, void *buffer)
     return GPUSYNC_OK;
 }
 
+/* Makes a command buffer of gpusync's own, +1, or NULL. */
+static void *gpusync__make_own(const gpusync_queue *q)
+{
+    void *pool = gpusync__pool_push();
+    void *made = gpusync__retain(gpusync__send_id(q->metal, gpusync__sel.commandBuffer));
+    gpusync__pool_pop(pool);
+    return made;
+}
+
 /* Makes gpusync's own command buffer, with the waits; or Metal 4's commit options. */
 static gpusync_result gpusync__add_own(gpusync__work *w)
 {
@@ -6149,170 +6638,35 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     return result;
 }
 
-/* The commit to a queue of Metal 4: a submission without waits and signals. */
-GPUSYNC__APART gpusync_result gpusync__commit4(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void *behind, gpusync_ticket *ticket)
 {
-    gpusync_submission s;
-    memset(&s, 0, sizeof s);
-    s.command_buffers = &command_buffer;
-    s.command_buffer_count = 1;
-    return gpusync_submit(queue, &s, ticket);
-}
-
-GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
-{
-    if (!queue || !command_buffer)
+    if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (queue->port)
-        return queue->port->commit(queue, command_buffer, ticket);
-    gpusync_result refused = gpusync__refuses(queue, false); /* a closed queue may have released the buffer */
-    if (refused != GPUSYNC_OK)
-        return refused;
-    if (!gpusync__fits(queue, command_buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
-    gpusync_result status = gpusync__check_status(command_buffer);
-    if (status == GPUSYNC_ERROR_ALREADY_COMMITTED)
-        return status;
-    return gpusync__enter(queue, NULL, command_buffer, status == GPUSYNC_ERROR_ENQUEUED, ticket);
-}
-
-/* ----------------------------------------------------------------------------- >>timelines -- */
-
-/* Gives a new timeline its event: the program's, one of a timeline that is gone, or a new one. */
-static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *dev, const gpusync_timeline_desc *desc)
-{
-    uint64_t first = t->imported ? 0 : desc->initial_value;
-    gpusync__spare spare = {NULL, 0};
-    t->target.head.completed = t->sent = first;
-    if (t->imported) {
-        bool is_event = gpusync__class_responds(gpusync__class_of(desc->shared_event), gpusync__sel.signaledValue);
-        t->event = is_event ? gpusync__retain(desc->shared_event) : NULL;
-        return is_event ? GPUSYNC_OK : GPUSYNC_ERROR_INVALID_ARGUMENT;
-    }
-    gpusync__lock(dev);
-    if (!t->outside && dev->spare_count)
-        spare = dev->spares[--dev->spare_count];
-    gpusync__unlock(dev);
-    t->event = spare.event;
-    t->base = spare.event ? spare.value - first : 0; /* perhaps below 0: sums wrap around */
-    if (t->event)
-        return GPUSYNC_OK;
-    if (!gpusync__class_responds(gpusync__class_of(dev->metal), gpusync__sel.newSharedEvent))
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    void *pool = gpusync__pool_push();
-    t->event = gpusync__send_id(dev->metal, gpusync__sel.newSharedEvent);
-    if (t->event && first)
-        GPUSYNC__WITH(void, uint64_t)(t->event, gpusync__sel.setSignaledValue, first);
-    gpusync__pool_pop(pool);
-    return t->event ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-}
-
-/* hidden: it is a queue's own, and no object of the program's. */
-static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusync_timeline_desc *desc, bool hidden,
-                                             gpusync_timeline **out)
-{
-    gpusync_timeline *t = (gpusync_timeline *)gpusync__zeroed(sizeof *t);
-    if (!t)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    t->imported = desc->shared_event != NULL;
-    t->outside = t->imported || desc->signalled_by_others;
-    t->order_only = desc->order_only;
-    t->hidden = hidden;
-    gpusync__ring_init(&t->promised);
-    gpusync__ring_init(&t->expecting);
-    t->write.run = gpusync__write_event;
-    t->arm.run = gpusync__arm;
-    gpusync__copy_label(t->target.label, sizeof t->target.label, desc->label);
-    t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
-    if (t->listening) {
-        t->listening->refs = 1;
-        t->listening->timeline = t;
-        t->listener = gpusync__new_object("MTLSharedEventListener");
-    }
-    gpusync_result result =
-        t->listening || !t->outside ? gpusync__event_for(t, device, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result == GPUSYNC_OK)
-        result = gpusync__target_begin(&t->target, device, &gpusync__timelines);
-    if (result != GPUSYNC_OK) {
-        gpusync__timeline_free(&t->target);
-        GPUSYNC_FREE(t);
-        return result;
-    }
-    if (hidden) {
-        gpusync__lock(device);
-        device->objects--;
-        gpusync__unlock(device);
-    }
-    gpusync__look_at_event(t);
-    *out = t;
-    return GPUSYNC_OK;
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_timeline_create(gpusync_device *device, const gpusync_timeline_desc *desc,
-                                                       gpusync_timeline **out)
-{
-    static const gpusync_timeline_desc plain = {0, NULL, NULL, false, false};
-    if (out)
-        *out = NULL;
-    if (!device || !out)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (!desc)
-        desc = &plain;
-    if (!desc->shared_event && desc->initial_value > GPUSYNC_MAX_VALUE)
-        return GPUSYNC_ERROR_NOT_RISING;
-    return gpusync__timeline_make(device, desc, false, out);
-}
-
-GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *base)
-{
-    if (base)
-        *base = timeline ? timeline->base : 0;
-    if (!timeline)
-        return NULL;
-    gpusync__lock(timeline->target.device);
-    timeline->shared = true;
-    gpusync__unlock(timeline->target.device);
-    return timeline->event;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, uint64_t *value, gpusync_error *error)
-{
-    if (!timeline || !value)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (timeline->outside)
-        gpusync__look_at_event(timeline);
-    bool failed =
-        GPUSYNC__LOAD(&timeline->target.alert) & GPUSYNC__FAILED; /* read first: nothing is reached after it */
-    *value = GPUSYNC__LOAD(&timeline->target.head.completed);
-    if (failed && error)
-        *error = timeline->error;
-    return failed ? timeline->error.result : GPUSYNC_OK;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, uint64_t value)
-{
-    gpusync_timeline *t = timeline;
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_result result = GPUSYNC_OK;
-    if (!t)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_device *dev = t->target.device;
-    gpusync__read_event(t, &after);
-    gpusync__lock(dev);
-    const gpusync__link *lowest = gpusync__lowest_sent(t);
-    if (t->target.alert & GPUSYNC__CLOSED)
-        result = GPUSYNC_ERROR_DESTROYED;
-    else if (t->target.alert & GPUSYNC__FAILED)
-        result = t->error.result;
-    else if (value > GPUSYNC_MAX_VALUE || value <= t->target.head.completed || (lowest && value >= lowest->node.number))
-        result = GPUSYNC_ERROR_NOT_RISING;
+    gpusync_result result = gpusync__refuses(queue, true);
+    if (result == GPUSYNC_OK && behind)
+        result = gpusync__check_foreign(queue, behind);
+    if (result == GPUSYNC_OK && behind && gpusync__status(behind) < GPUSYNC__STATUS_COMMITTED)
+        result = GPUSYNC_ERROR_NOT_COMMITTED;
+    gpusync__work *w = result == GPUSYNC_OK ? gpusync__work_new(queue, NULL, 2) : NULL;
+    if (!w)
+        return result == GPUSYNC_OK ? GPUSYNC_ERROR_OUT_OF_MEMORY : result;
+    w->marker = true;
+    result = gpusync__reserve(w);
     if (result == GPUSYNC_OK) {
-        gpusync__write_later(t, &after); /* before work goes that waits for it */
-        gpusync__reach(t, value, &after);
+        if (behind)
+            w->buffers[w->count++] = gpusync__retain(behind);
+        w->passive = w->count;
+        w->buffers[w->count] = gpusync__make_own(queue);
+        result = w->buffers[w->count++] ? gpusync__enter(queue, w, NULL, false, ticket) : GPUSYNC_ERROR_METAL_NIL;
     }
-    gpusync__finish(dev, &after);
+    if (result != GPUSYNC_OK)
+        gpusync__drop(w);
     return result;
 }
+
+/* -- blocks of other code that signal a value */
 
 /* The queue of the work that stands for blocks, made once. NULL: no memory. */
 static gpusync_queue *gpusync__blocks_of(gpusync_device *dev)
@@ -6341,6 +6695,42 @@ static gpusync_queue *gpusync__blocks_of(gpusync_device *dev)
     GPUSYNC_FREE(spare);
     return q;
 }
+
+/* A block has been called that stands for a signal, or is dropped. */
+static void gpusync__raise(const void *block, bool dropped)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync_error error;
+    gpusync__work *w = gpusync__take_work(block);
+    if (!w)
+        return;
+    gpusync_timeline *t = gpusync__timeline_of(w->links->target);
+    gpusync_device *dev = t->target.device;
+    gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "the block that was to signal it was dropped without a call");
+    error.failure = GPUSYNC_FAILURE_CANCELLED;
+    gpusync__lock(dev);
+    if (dropped && !t->order_only)
+        gpusync__fail(t, &error, &after);
+    gpusync__count_handler(w, 0, &after);
+    gpusync__finish(dev, &after);
+    gpusync__work_unref(w);
+}
+
+static void gpusync__raised(void *block, void *argument)
+{
+    (void)argument;
+    gpusync__raise(block, false);
+}
+
+static void gpusync__raiser_dispose(const void *block)
+{
+    gpusync__raise(block, true);
+    gpusync__device_unref(((const gpusync__handler *)block)->device);
+}
+
+static const gpusync__block_descriptor gpusync__raiser_descriptor = {
+    0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__raiser_dispose, "v16@?0@8", NULL,
+};
 
 /* Enters work that stands for a block, if its timeline takes the signal. Under the lock. */
 static gpusync_result gpusync__enter_block(gpusync__work *w, gpusync__after *after)
@@ -6394,428 +6784,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_signal_from(gpusync_timeline *ti
     return result;
 }
 
-/* Makes a text of the program's valid UTF-8 that ends. */
-static void gpusync__clean(char *text, size_t size)
-{
-    char raw[sizeof((gpusync_error *)NULL)->message];
-    memcpy(raw, text, size);
-    raw[size - 1] = '\0';
-    gpusync__copy_label(text, size, raw);
-}
-
-/* Makes an error of the program's one of gpusync's: its texts, and that no work has failed. */
-static void gpusync__adopt_error(gpusync_error *error, const char *why)
-{
-    error->ticket = error->origin = 0;
-    error->dropped = 0;
-    error->inherited = error->ran = error->in_use = false;
-    gpusync__clean(error->domain, sizeof error->domain);
-    gpusync__clean(error->message, sizeof error->message);
-    gpusync__clean(error->label, sizeof error->label);
-    gpusync__clean(error->queue_label, sizeof error->queue_label);
-    gpusync__clean(error->encoder, sizeof error->encoder);
-    if (!error->message[0])
-        gpusync__copy_text(error->message, sizeof error->message, why);
-    if (error->failure == GPUSYNC_FAILURE_NONE)
-        error->failure = GPUSYNC_FAILURE_OTHER;
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline, const gpusync_error *reason)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_error error;
-    if (!timeline)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    memset(&error, 0, sizeof error);
-    if (reason)
-        error = *reason;
-    gpusync__adopt_error(&error, "the program failed the timeline");
-    if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
-        error.result = GPUSYNC_ERROR_EXECUTION;
-    gpusync__lock(timeline->target.device);
-    gpusync_result result = GPUSYNC_OK;
-    if (timeline->target.alert & GPUSYNC__CLOSED)
-        result = GPUSYNC_ERROR_DESTROYED;
-    else if (timeline->target.alert & GPUSYNC__FAILED)
-        result = timeline->error.result;
-    if (result == GPUSYNC_OK)
-        gpusync__fail(timeline, &error, &after);
-    gpusync__finish(timeline->target.device, &after);
-    return result;
-}
-
-GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
-                                                 const gpusync_wait_options *options)
-{
-    if (timeline && GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
-        return GPUSYNC_OK;
-    const gpusync_point point = gpusync_at_value(timeline, value);
-    return gpusync__wait_point(&point, timeout_ns, options);
-}
-
-/* ------------------------------------------------------------------------------- >>destroy --
-   What becomes of everything when an object is destroyed, by gpusync__shut unless a line says otherwise.
-     new work                 refused: gpusync__refuses
-     waits of the host        roused, those for room, too, and end with DESTROYED: gpusync__check_goal
-     open work                dropped, with its signals: gpusync__drop_open
-     held work                of a queue ends with CANCELLED: gpusync__judge; for values of a timeline see
-                              gpusync__judge_wait
-     work that Metal has      goes on. destroy waits for its end, destroy_later does not, abandon gives it up: then
-                              `completed` stands still, and what release_after has is never released. A second after the
-                              loss of the device destroy and destroy_later give it up, too: gpusync__abandon
-     timelines                that held or given up work was to signal fail when that settles: gpusync__fail_signals
-     callbacks                of a timeline become due at once, of a queue as its tickets settle. destroy and abandon
-                              run them (gpusync__close); then gpusync__tell_gone tells of the end of a destroy_later
-     memory                   goes with the last reference: gpusync__target_free */
-
-/* Where a goal waits: for a late handler, for UNORDERED work, for a place behind those that came first, or for a
-   ticket. */
-static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
-{
-    gpusync_queue *q = gpusync__queue_of(goal->target);
-    const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
-    bool rest = w ? w->unordered : goal->unordered && q->target.head.completed >= goal->number;
-    if (w)
-        goal->node.number = w->place.number;
-    else if (rest)
-        goal->node.number = goal->unordered;
-    if (goal->stands == gpusync__room_stands)
-        return &q->rooms;
-    return rest ? &q->rest : &q->target.waiting;
-}
-
-/* Drops the open work of a closed queue, but not while it owes callbacks: they may encode. */
-static void gpusync__drop_all_open(gpusync_queue *q, gpusync__after *after)
-{
-    bool drops = q->target.alert & GPUSYNC__CLOSED && !q->target.owed;
-    while (drops && q->open.next != &q->open)
-        gpusync__drop_open(gpusync__work_at(&q->open, q->open.next), after);
-}
-
-static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after)
-{
-    gpusync_queue *q = gpusync__queue_of(t);
-    gpusync__drop_all_open(q, after);
-    gpusync__rouse_all(&t->waiting, false, after);
-    gpusync__rouse_all(&q->rest, true, after);
-    gpusync__rouse_all(&q->rooms, true, after);
-    gpusync__stir_held(q, after);
-}
-
-static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after)
-{
-    gpusync__rouse_all(&gpusync__timeline_of(t)->expecting, true, after);
-    gpusync__rouse_all(&t->waiting, true, after);
-}
-
-static void gpusync__shut_warmup(gpusync__target *t, gpusync__after *after)
-{
-    gpusync__rouse_all(&t->waiting, true, after);
-}
-
-/* Closes the target. False: it was closed already. Under the lock. */
-static bool gpusync__shut(gpusync__target *t, gpusync__after *after)
-{
-    if (t->alert & GPUSYNC__CLOSED)
-        return false;
-    gpusync__alarm(t, GPUSYNC__CLOSED);
-    t->kind->shut(t, after);
-    return true;
-}
-
-/* What a destroy of a queue waits for. True: it has given work up that Metal has. */
-static bool gpusync__drain_queue(gpusync__target *t)
-{
-    gpusync_queue *q = gpusync__queue_of(t);
-    gpusync__goal all;
-    memset(&all, 0, sizeof all);
-    all.target = t;
-    gpusync__goal_all(&all);
-    gpusync__look(q, UINT64_MAX);
-    if (gpusync_in_flight(q))
-        gpusync__drain(&all);
-    if (!gpusync_in_flight(q))
-        return false;
-    gpusync__abandon(q);
-    return true;
-}
-
-/* The same without a wait. */
-static bool gpusync__give_up_queue(gpusync__target *t)
-{
-    gpusync__abandon(gpusync__queue_of(t));
-    return false;
-}
-
-/* Destroys an object. ends: waits for what Metal has; true: it has given that up, because the device is lost. */
-static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__target *))
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__goal calls;
-    if (!t)
-        return GPUSYNC_OK;
-    gpusync_device *dev = t->device;
-    if (gpusync__in_callback(dev, t))
-        return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync__lock(dev);
-    bool first = gpusync__shut(t, &after);
-    gpusync__finish(dev, &after);
-    if (!first)
-        return GPUSYNC_ERROR_DESTROYED;
-    bool gave_up = ends && ends(t);
-    memset(&calls, 0, sizeof calls);
-    calls.target = t;
-    calls.stands = gpusync__calls_stand;
-    calls.what = " the return of callbacks of";
-    for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
-        gpusync__lock(dev);
-        owes = t->owed != 0;
-        size_t (*run)(gpusync_device *, const gpusync__target *, size_t) = dev->run_due;
-        gpusync__unlock(dev);
-        if (owes && (!run || !run(dev, t, SIZE_MAX)))
-            gpusync__drain(&calls);
-    }
-    gpusync__lock(dev);
-    gpusync__object_gone(dev, &after);
-    gpusync__finish(dev, &after);
-    gpusync__unref(t);
-    return gave_up ? GPUSYNC_ERROR_DEVICE_LOST : GPUSYNC_OK;
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
-{
-    return gpusync__close((gpusync__target *)warmup, NULL);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
-{
-    return gpusync__close((gpusync__target *)queue, gpusync__drain_queue);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
-{
-    return gpusync__close((gpusync__target *)queue, gpusync__give_up_queue);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
-{
-    return gpusync__close((gpusync__target *)timeline, NULL);
-}
-
-/* Fills in what tells of the end of an object: a field of the object, so that it needs no memory then. */
-static void gpusync__gone_init(gpusync__callback *c, gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
-{
-    memset(c, 0, sizeof *c);
-    c->target = t;
-    c->destroyed = destroyed;
-    c->user = destroyed ? user : NULL;
-    c->ends = true;
-}
-
-/* Destroys an object without waiting. */
-static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    if (!t)
-        return GPUSYNC_OK;
-    gpusync__lock(t->device);
-    bool first = gpusync__shut(t, &after);
-    if (first) {
-        gpusync__gone_init(&t->gone, t, destroyed, user);
-        t->gone.node.fire = gpusync__tell_gone;
-        gpusync__tell_gone(&t->gone.node, &after);
-        gpusync__watch_later(t->device, &after);
-    }
-    gpusync__finish(t->device, &after);
-    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed,
-                                                           void *user)
-{
-    return gpusync__close_later((gpusync__target *)queue, destroyed, user);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline,
-                                                              gpusync_destroyed_fn destroyed, void *user)
-{
-    return gpusync__close_later((gpusync__target *)timeline, destroyed, user);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
-{
-    gpusync__sleeper s;
-    if (!dev)
-        return GPUSYNC_OK;
-    if (gpusync__in_callback(dev, NULL))
-        return GPUSYNC_ERROR_WOULD_DEADLOCK;
-    gpusync__look_everywhere(dev); /* for signals of Metal 4, and for queues of a lost device that are to be given up */
-    gpusync__lock(dev);
-    bool in_use = dev->objects != 0;
-    if (!in_use) {
-        gpusync__unlist(&dev->on_lost.node);
-        dev->ends = true;
-    }
-    gpusync__unlock(dev);
-    if (in_use)
-        return GPUSYNC_ERROR_IN_USE;
-    gpusync__sleeper_init(&s, dev, NULL, 0);
-    gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
-    gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
-    gpusync__outlast(dev, &s, &gpusync__orphans, 0, gpusync_now_ns() + GPUSYNC__IDLE_NS / 10);
-    gpusync__sleeper_end(&s, dev);
-    if ((GPUSYNC__LOAD_SEQ(&dev->refs) > 1 || GPUSYNC__LOAD_SEQ(&gpusync__orphans)) && dev->log)
-        gpusync__log(dev, GPUSYNC_LOG_WARNING,
-                     "the device is destroyed, but Metal still has blocks of gpusync, or a call or the callback queue "
-                     "is still in gpusync: never unload gpusync");
-    gpusync__device_unref(dev);
-    return GPUSYNC_OK;
-}
-
-/* The last object of a device is gone that is destroyed later. */
-static void gpusync__device_gone(gpusync__node *node, gpusync__after *after)
-{
-    gpusync_device *dev = GPUSYNC__OF(gpusync_device, gone.node, node);
-    gpusync__append(dev, &dev->gone, after);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_device_destroy_later(gpusync_device *dev, gpusync_destroyed_fn destroyed,
-                                                            void *user)
-{
-    gpusync__after after = GPUSYNC__NOTHING;
-    if (!dev)
-        return GPUSYNC_OK;
-    gpusync__lock(dev);
-    bool first = !dev->ends;
-    if (first) {
-        gpusync__gone_init(&dev->gone, NULL, destroyed, user);
-        dev->gone.node.fire = gpusync__device_gone;
-        dev->ends = true;
-    }
-    if (first && !dev->objects)
-        gpusync__device_gone(&dev->gone.node, &after);
-    gpusync__finish(dev, &after);
-    return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
-}
-
-/* -------------------------------------------------------------------------------- >>create -- */
-
-/* The given MTLDevice, or the system's, or the first of all, +1, or NULL. MTLCopyAllDevices is looked up by name,
-   because iOS has it from 18 on, and a weak reference to it does not link with earlier SDKs. Needs a pool. */
-static void *gpusync__find_device(void *given)
-{
-    void *metal = given ? gpusync__retain(given) : gpusync__default_device();
-    void *symbol = metal ? NULL : gpusync__find_symbol(GPUSYNC__EVERY_IMAGE, "MTLCopyAllDevices");
-    void *(*copy_all)(void);
-    if (!symbol)
-        return metal;
-    memcpy(&copy_all, &symbol, sizeof symbol); /* C has no cast from an object to a function */
-    void *list = copy_all();
-    if (gpusync__send_ulong(list, gpusync__sel.count) > 0)
-        metal = gpusync__retain(GPUSYNC__WITH(void *, unsigned long)(list, gpusync__sel.objectAtIndex, 0));
-    gpusync__release(list);
-    return metal;
-}
-
-/* Makes the rings and jobs of a queue. */
-static void gpusync__queue_rings(gpusync_queue *q)
-{
-    gpusync__ring_init(&q->open);
-    gpusync__ring_init(&q->line);
-    gpusync__ring_init(&q->loose);
-    gpusync__ring_init(&q->late);
-    gpusync__ring_init(&q->ready);
-    gpusync__ring_init(&q->over);
-    gpusync__ring_init(&q->rest);
-    gpusync__ring_init(&q->rooms);
-    q->moved.fire = gpusync__settle_all;
-}
-
-/* Fills in a new device. */
-static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc *desc, void *metal)
-{
-    dev->metal = metal;
-    dev->refs = 1;
-    gpusync__ring_init(&dev->moved);
-    dev->loses.run = gpusync__log_loss;
-    gpusync__ring_init(&dev->due);
-    dev->targets_end = &dev->targets;
-    if (desc->hooks)
-        dev->hooks = *desc->hooks;
-    if (!dev->hooks.yield)
-        dev->hooks.yield = gpusync__default_yield;
-    dev->default_hooks = !dev->hooks.park;
-    if (dev->default_hooks) {
-        dev->hooks.park = gpusync__default_park;
-        dev->hooks.unpark = gpusync__default_unpark;
-    }
-    if (desc->spin) {
-        dev->own_spin = *desc->spin;
-        dev->spin = &dev->own_spin;
-    }
-    dev->log = desc->log;
-    dev->log_user = desc->log_user;
-    dev->notify = desc->notify;
-    dev->notify_user = desc->notify_user;
-    dev->callback_mode = desc->callback_mode;
-    dev->callback_queue = desc->callback_queue;
-    if (desc->callback_queue)
-        gpusync__dispatch_retain(desc->callback_queue);
-    else
-        dev->callback_queue = gpusync__dispatch_queue_create(
-            "gpusync callbacks", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_device_create(const gpusync_device_desc *desc, gpusync_device **out)
-{
-    static const gpusync_device_desc none = {NULL, NULL, NULL, NULL, NULL, GPUSYNC_CALLBACKS_QUEUED, NULL, NULL, NULL};
-    if (out)
-        *out = NULL;
-    if (!desc)
-        desc = &none;
-    if (!out || (desc->hooks && !desc->hooks->park != !desc->hooks->unpark) ||
-        (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__mutex_lock(&gpusync__global);
-#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
-    if (!gpusync__sel.code) {
-        GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
-    }
-#undef GPUSYNC__REGISTER
-    gpusync__mutex_unlock(&gpusync__global);
-    if (desc->metal_device &&
-        !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    void *pool = gpusync__pool_push();
-    void *metal = gpusync__find_device(desc->metal_device);
-    gpusync__pool_pop(pool);
-    if (!metal)
-        return GPUSYNC_ERROR_NO_DEVICE;
-    gpusync_device *dev = (gpusync_device *)gpusync__zeroed(sizeof *dev);
-    if (dev)
-        gpusync__device_init(dev, desc, metal);
-    if (!dev || !dev->callback_queue) {
-        gpusync__release_pooled(metal);
-        GPUSYNC_FREE(dev);
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    }
-    gpusync__mutex_lock(&gpusync__global);
-    dev->next = gpusync__devices;
-    gpusync__devices = dev;
-    gpusync__mutex_unlock(&gpusync__global);
-    *out = dev;
-    return GPUSYNC_OK;
-}
-
-/* A new Metal queue, +1, or NULL. It holds more than the limit: see gpusync__has_room. */
-static void *gpusync__new_queue(const gpusync_device *dev, uint32_t limit, const char *label)
-{
-    unsigned long most = 2 * (unsigned long)limit + 1;
-    void *queue = GPUSYNC__WITH(void *, unsigned long)(dev->metal, gpusync__sel.newCommandQueueWithMax, most);
-    if (label)
-        gpusync__send_void_id(queue, gpusync__sel.setLabel, gpusync__label(label));
-    return queue;
-}
+/* ------------------------------------------------------------------------------- >>metal4 --
+   Layer 7. A queue of Metal 4: its waits and signals are operations of the queue, its end is a feedback. */
 
 /* Whether the device makes queues of Metal 4. The family is asked for, too: the class of a device that lacks Metal 4
    may have the method all the same (assumed, of Apple's paravirtual device). */
@@ -6839,29 +6809,6 @@ static void *gpusync__new_queue4(const gpusync_device *dev, const char *label)
     return queue;
 }
 
-/* Retains a Metal queue of the program's, of the kind that answers the selector. Needs a pool. */
-static gpusync_result gpusync__take_queue(gpusync_queue *q, const gpusync_device *dev, void *given, void *sel)
-{
-    if (!gpusync__class_responds(gpusync__class_of(given), sel))
-        return GPUSYNC_ERROR_UNSUPPORTED;
-    void *device = gpusync__send_id(given, gpusync__sel.device); /* wrappers of validation layers differ by pointer */
-    if (!device || GPUSYNC__AS(uint64_t)(device, gpusync__sel.registryID) !=
-                       GPUSYNC__AS(uint64_t)(dev->metal, gpusync__sel.registryID))
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    q->metal = gpusync__retain(given);
-    gpusync__copy_string(q->target.label, sizeof q->target.label, gpusync__send_id(given, gpusync__sel.label));
-    return GPUSYNC_OK;
-}
-
-/* Makes or retains the Metal queue. Needs a pool. */
-static gpusync_result gpusync__metal_queue(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
-{
-    if (desc->metal_queue)
-        return gpusync__take_queue(q, dev, desc->metal_queue, gpusync__sel.commandBuffer);
-    q->metal = gpusync__new_queue(dev, q->limit, desc->label);
-    return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
-}
-
 /* The same of Metal 4, and the timeline of its signals. */
 static gpusync_result gpusync__metal4_queue(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
@@ -6881,68 +6828,97 @@ static gpusync_result gpusync__metal4_queue(gpusync_queue *q, gpusync_device *de
     return result;
 }
 
+/* The commit to a queue of Metal 4: a submission without waits and signals. */
+GPUSYNC__APART gpusync_result gpusync__commit4(gpusync_queue *queue, void *command_buffer, gpusync_ticket *ticket)
+{
+    gpusync_submission s;
+    memset(&s, 0, sizeof s);
+    s.command_buffers = &command_buffer;
+    s.command_buffer_count = 1;
+    return gpusync_submit(queue, &s, ticket);
+}
+
+/* A queue of Metal 4 has made the signals of work. They may have come late: behind a failure, a higher value, or another
+   queue's signal that is not reached yet, which is `crossed` then. */
+static void gpusync__signalled(gpusync__node *node, gpusync__after *after)
+{
+    gpusync__work *w = GPUSYNC__OF(gpusync__work, turn, node);
+    for (const gpusync__link *link = w->links; link; link = link->next) {
+        gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (!link->signal || !link->encoded)
+            continue;
+        const gpusync__link *lowest = gpusync__lowest_sent(t);
+        if (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->node.number ||
+            (lowest && lowest->work->queue != w->queue))
+            gpusync__write_again(t, after);
+    }
+    gpusync__bury(w, after);
+}
+
+/* Has work with signals stay until a queue of Metal 4 has made them: it uses their events, and the queue. */
+GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__work *w)
+{
+    const gpusync__link *link = w->links;
+    while (link && !(link->signal && link->encoded))
+        link = link->next;
+    if (!link)
+        return;
+    w->turn.number = ++gpusync__timeline_of(q->passed)->sent; /* UNORDERED work is not sent in the order of tickets */
+    w->turn.fire = gpusync__signalled;
+    GPUSYNC__ADD(&w->refs, 1);
+    gpusync__insert(&q->passed->waiting, &w->turn);
+}
+
+/* Has a queue of Metal 4 wait for, or signal, a value of an event, behind what it has. */
+static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_timeline *t, uint64_t value)
+{
+    GPUSYNC__WITH(void, void *, uint64_t)(q->metal, sel, t->event, value + t->base);
+}
+
+/* Commits work to a queue of Metal 4, whose waits and signals are operations of the queue. Behind its signals comes one
+   of the queue's own, and keeps the work until then. The caller has a reference: the work may end meanwhile. */
+GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
+{
+    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, w->first};
+    const gpusync_queue *q = w->queue;
+    uint64_t turn = w->turn.next ? w->turn.number : 0; /* 0: no signals */
+    for (const gpusync__link *link = w->links; link; link = link->next)
+        if (link->encoded && !link->signal)
+            gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->target), link->node.number);
+    gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, &h);
+    GPUSYNC__WITH(void, void *const *, unsigned long, void *)
+    (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
+    for (const gpusync__link *link = turn ? w->links : NULL; link; link = link->next)
+        if (link->encoded && link->signal)
+            gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->node.number);
+    if (turn)
+        gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(q->passed), turn);
+}
+
+/* Whether Metal 4 has given up a wait in front of the work: it ran, and a value is not reached. */
+static bool gpusync__was_cut(const gpusync__work *w)
+{
+    for (const gpusync__link *link = w->links; link; link = link->next) {
+        const gpusync_timeline *t = gpusync__timeline_of(link->target);
+        if (link->encoded && !link->signal &&
+            GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < link->node.number + t->base)
+            return true;
+    }
+    return false;
+}
+
+/* Reads how work has ended, from its feedback, which has no status. */
+static void gpusync__read_end4(gpusync__work *w, void *feedback, gpusync__after *after)
+{
+    if (gpusync__has_error(feedback))
+        gpusync__failed(w, feedback, after);
+    else if (gpusync__was_cut(w))
+        gpusync__failed(w, NULL, after);
+}
+
 static const gpusync__port gpusync__metal4 = {
     gpusync__metal4_queue, gpusync__commit4, gpusync__keep_until_signalled, gpusync__send_work4, gpusync__read_end4,
 };
-
-/* Fills in a new queue. */
-static void gpusync__queue_init(gpusync_queue *q, const gpusync_queue_desc *desc, const gpusync__port *port)
-{
-    const uint32_t most = UINT32_MAX / 8;
-    q->port = port;
-    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : port ? most : 63;
-    q->limit = q->limit < most ? q->limit : most;
-    q->log_size = desc->error_log_count ? desc->error_log_count : 64;
-    gpusync__queue_rings(q);
-    q->sticky = desc->sticky_failure;
-    if (q->sticky && q->limit < most && q->log_size < q->limit)
-        q->log_size = q->limit; /* the first failure stays on record beside those that inherit it */
-    q->user = desc->user;
-    q->encoder_status = desc->encoder_status;
-    if (desc->spin) {
-        q->own_spin = *desc->spin;
-        q->target.spin = &q->own_spin;
-    }
-}
-
-static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_queue_desc *desc,
-                                          const gpusync__port *port, gpusync_queue **out)
-{
-    static const gpusync_queue_desc none = {NULL, NULL, 0, 0, NULL, false, false, NULL};
-    gpusync_result result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (out)
-        *out = NULL;
-    if (!desc)
-        desc = &none;
-    if (!dev || !out)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_queue *q = (gpusync_queue *)gpusync__zeroed(sizeof *q);
-    if (!q)
-        return result;
-    gpusync__queue_init(q, desc, port);
-    q->log = (gpusync_error *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
-    if (q->log) {
-        void *pool = gpusync__pool_push();
-        result = port ? port->make(q, dev, desc) : gpusync__metal_queue(q, dev, desc);
-        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
-        gpusync__pool_pop(pool);
-    }
-    if (result == GPUSYNC_OK)
-        result = gpusync__target_begin(&q->target, dev, &gpusync__queues);
-    if (result == GPUSYNC_OK) {
-        *out = q;
-        return result;
-    }
-    gpusync__queue_free(&q->target);
-    GPUSYNC_FREE(q);
-    return result;
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
-                                                    gpusync_queue **out)
-{
-    return gpusync__queue_make(device, desc, NULL, out);
-}
 
 GPUSYNC__SELDOM gpusync_result gpusync_metal4_queue_create(gpusync_device *device, const gpusync_queue_desc *desc,
                                                            gpusync_queue **out)
@@ -6950,75 +6926,80 @@ GPUSYNC__SELDOM gpusync_result gpusync_metal4_queue_create(gpusync_device *devic
     return gpusync__queue_make(device, desc, &gpusync__metal4, out);
 }
 
-/* -- what else a program asks */
+/* -------------------------------------------------------------------------------- >>trace --
+   Events for the program's trace, and its counts. No lock is held. */
 
-GPUSYNC__SELDOM gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error)
+/* An event of a ticket, a value, or of neither (NULL). */
+static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync__target *t, uint64_t number)
 {
-    if (!queue || !queue->sticky || !error)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__look(queue, UINT64_MAX);
-    gpusync__lock(queue->target.device);
-    bool found = gpusync__sticks(queue);
-    if (found)
-        *error = queue->stuck;
-    gpusync__unlock(queue->target.device);
-    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket)
-{
-    gpusync_result result = GPUSYNC_OK;
-    if (!queue || !queue->sticky)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__look(queue, UINT64_MAX);
-    gpusync__lock(queue->target.device);
-    const uint64_t committed = queue->target.head.committed;
-    if (queue->target.alert & GPUSYNC__CLOSED)
-        result = GPUSYNC_ERROR_DESTROYED;
-    else if (ticket != GPUSYNC_EVERYTHING && ticket > (gpusync_ticket)committed)
-        result = GPUSYNC_ERROR_INVALID_TICKET;
-    else if (gpusync__sticks(queue) && queue->stuck.ticket > ticket)
-        result = GPUSYNC_NOT_READY;
-    if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
-        queue->stuck_to = committed;
-        GPUSYNC__STORE(&queue->untold, queue->told < queue->log_count);
-        GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
+    gpusync_trace_event event;
+    memset(&event, 0, sizeof event);
+    event.kind = kind;
+    event.time_ns = gpusync_now_ns();
+    event.label = t ? t->label : "";
+    if (t && gpusync__as_queue(t)) {
+        event.queue = gpusync__queue_of(t);
+        event.ticket = (gpusync_ticket)number;
+    } else if (t && gpusync__as_timeline(t)) {
+        event.timeline = gpusync__timeline_of(t);
+        event.value = number;
     }
-    gpusync__unlock(queue->target.device);
-    return result;
+    return event;
 }
 
-GPUSYNC__SELDOM gpusync_result gpusync_queue_next_error(gpusync_queue *queue, uint64_t *cursor, gpusync_error *error)
+/* Gives an event to the program. Its trace may be another one, or none, by now. */
+static void gpusync__emit(const gpusync_device *dev, const gpusync_trace_event *event)
 {
-    if (!queue || !cursor || !error)
+    const gpusync_trace *trace = GPUSYNC__LOAD(&dev->trace);
+    if (trace)
+        trace->fn(trace->user, event);
+}
+
+/* Traces that work was committed, sent, or has ended. */
+GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w, uint64_t at_ns)
+{
+    gpusync_device *dev = w->queue->target.device;
+    gpusync_trace_event event = gpusync__event(kind, &w->queue->target, (uint64_t)gpusync__ticket_of(w));
+    event.time_ns = at_ns;
+    event.number = w->unordered ? w->place.number : 0;
+    event.label = w->label[0] ? w->label : event.label;
+    gpusync__lock(dev);
+    bool timed = kind == GPUSYNC_TRACE_ENDED && gpusync__has_times(w);
+    event.result = kind == GPUSYNC_TRACE_ENDED ? w->result : GPUSYNC_OK;
+    event.gpu_start_s = timed ? w->gpu_start : 0;
+    event.gpu_end_s = timed ? w->gpu_end : 0;
+    gpusync__unlock(dev);
+    gpusync__emit(dev, &event);
+}
+
+/* Traces that a value is reached. */
+static void gpusync__trace_value(const gpusync__target *t, uint64_t value)
+{
+    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, t, value);
+    gpusync__emit(t->device, &event);
+}
+
+/* Traces a wait. */
+GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, uint64_t begun, gpusync_result result)
+{
+    const gpusync__goal *goal = wait->count == 1 ? wait->goals : NULL;
+    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_WAIT, goal ? goal->target : NULL, goal ? goal->number : 0);
+    event.begin_ns = begun;
+    event.result = result;
+    event.how = wait->by;
+    gpusync__emit(wait->device, &event);
+}
+
+static const gpusync__tracer gpusync__events = {gpusync__trace_work, gpusync__trace_value, gpusync__trace_wait};
+
+GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *trace)
+{
+    const gpusync__tracer *tracer = trace ? &gpusync__events : NULL;
+    if (!device)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__lock(queue->target.device);
-    uint64_t first = queue->log_count > queue->log_size ? queue->log_count - queue->log_size : 0;
-    uint64_t at = *cursor == GPUSYNC_FROM_NOW ? queue->log_count : *cursor > first ? *cursor : first;
-    bool found = at < queue->log_count;
-    if (found) {
-        *error = queue->log[at % queue->log_size];
-        error->dropped = at - *cursor;
-    }
-    if (found || *cursor == GPUSYNC_FROM_NOW)
-        *cursor = at + found;
-    gpusync__unlock(queue->target.device);
-    return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
-}
-
-GPUSYNC_API void *gpusync_device_metal(const gpusync_device *device)
-{
-    return device ? device->metal : NULL;
-}
-
-GPUSYNC_API void *gpusync_queue_metal(const gpusync_queue *queue)
-{
-    return queue ? queue->metal : NULL;
-}
-
-GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
-{
-    return device && GPUSYNC__LOAD(&device->lost);
+    GPUSYNC__STORE(&device->trace, trace);
+    GPUSYNC__STORE(&device->tracer, tracer);
+    return GPUSYNC_OK;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue,
@@ -7037,42 +7018,216 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, 
     return GPUSYNC_OK;
 }
 
-/* The device is lost. */
-static void gpusync__loss_due(gpusync__node *node, gpusync__after *after)
+/* -------------------------------------------------------------------------------- >>warmup --
+   Items, made in their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a
+   target whose number is how many are made. A thread that makes one counts as one that runs a callback. */
+
+enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
+
+/* An item of a warm-up. */
+typedef struct gpusync__item {
+    void *made;          /* +1, or NULL. Read without the lock once it is DONE, as `error` */
+    gpusync_error error; /* of a failure */
+    uint8_t state;
+} gpusync__item;
+
+struct gpusync_warmup {
+    gpusync__target target; /* first. committed: how many are to be made in advance */
+    gpusync__item *items;
+    size_t count;
+    gpusync_warmup_fn fn;
+    void *user;
+    void *runner; /* the dispatch queue, or NULL */
+};
+
+static int gpusync__items_stand(const gpusync__target *t, uint64_t number, gpusync_error *error)
 {
-    gpusync_device *dev = GPUSYNC__OF(gpusync_device, on_lost.node, node);
-    gpusync__append(dev, &dev->on_lost, after);
+    (void)error;
+    return number <= t->head.completed ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
 }
 
-GPUSYNC__SELDOM gpusync_result gpusync_device_on_lost(gpusync_device *device, gpusync_lost_fn fn, void *user)
+static void gpusync__shut_warmup(gpusync__target *t, gpusync__after *after)
 {
+    gpusync__rouse_all(&t->waiting, true, after);
+}
+
+/* Frees what a warm-up has but its own memory, however far its creation came. */
+static void gpusync__warmup_free(gpusync__target *t)
+{
+    gpusync_warmup *w = (gpusync_warmup *)(void *)t;
+    void *pool = gpusync__pool_push();
+    for (size_t i = 0; i < w->count; i++)
+        gpusync__release(w->items[i].made);
+    gpusync__pool_pop(pool);
+    if (w->runner)
+        gpusync__dispatch_release(w->runner);
+    GPUSYNC_FREE(w->items);
+}
+
+static const gpusync__kind gpusync__warmups = {
+    "warm-up", "item count",         true, gpusync__items_stand, NULL, NULL,
+    NULL,      gpusync__shut_warmup, NULL, gpusync__warmup_free,
+};
+
+/* Has the program make an item. No lock is held. */
+static void gpusync__make(const gpusync_warmup *w, size_t i)
+{
+    gpusync__item *item = &w->items[i];
+    void *pool = gpusync__pool_push();
+    gpusync_result result = w->fn(w->user, i, &item->made, &item->error);
+    gpusync__pool_pop(pool);
+    item->error.result = result > GPUSYNC_OK ? GPUSYNC_ERROR_COMPILE : result;
+    if (result == GPUSYNC_OK)
+        return;
+    item->made = NULL;
+    gpusync__adopt_error(&item->error, gpusync_result_string(item->error.result));
+    if (!item->error.label[0])
+        snprintf(item->error.label, sizeof item->error.label, "item %zu", i);
+}
+
+/* Makes an item that has not begun. */
+static void gpusync__make_once(gpusync_warmup *w, size_t i)
+{
+    gpusync__target *t = &w->target;
+    gpusync_device *dev = t->device;
+    gpusync__item *item = &w->items[i];
+    gpusync__caller self;
     gpusync__after after = GPUSYNC__NOTHING;
-    if (!device || !fn)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__lock(device);
-    bool first = !device->on_lost.node.fire;
-    if (first) {
-        device->on_lost.lost = fn;
-        device->on_lost.user = user;
-        device->on_lost.ends = true;
-        device->on_lost.node.fire = gpusync__loss_due;
+    uint64_t now = gpusync_now_ns();
+    gpusync__lock(dev);
+    bool begins = item->state == GPUSYNC__IDLE && !(t->alert & (GPUSYNC__CLOSED | GPUSYNC__LOST));
+    if (begins) {
+        GPUSYNC__STORE(&item->state, GPUSYNC__RUNNING);
+        t->owed++;
+        gpusync__caller_add(dev, t, 0, &self, false, now);
     }
-    if (first && device->lost)
-        gpusync__loss_due(&device->on_lost.node, &after);
-    gpusync__finish(device, &after);
-    return first ? GPUSYNC_OK : GPUSYNC_ERROR_IN_USE;
+    gpusync__unlock(dev);
+    if (!begins)
+        return;
+    gpusync__make(w, i);
+    gpusync__lock(dev);
+    GPUSYNC__STORE(&item->state, GPUSYNC__DONE);
+    GPUSYNC__STORE(&t->head.completed, t->head.completed + 1);
+    gpusync__rise(&t->waiting, t->head.completed, &after);
+    t->owed--;
+    gpusync__caller_remove(dev, t, &self, &after);
+    gpusync__finish(dev, &after);
 }
 
-static const gpusync__tracer gpusync__events = {gpusync__trace_work, gpusync__trace_value, gpusync__trace_wait};
-
-GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, const gpusync_trace *trace)
+/* On the dispatch queue, with a reference. */
+static void gpusync__warm(void *context)
 {
-    const gpusync__tracer *tracer = trace ? &gpusync__events : NULL;
-    if (!device)
+    gpusync_warmup *w = (gpusync_warmup *)context;
+    for (size_t i = 0; i < w->count; i++)
+        gpusync__make_once(w, i);
+    gpusync__unref(&w->target);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
+                                                    gpusync_warmup **out)
+{
+    if (out)
+        *out = NULL;
+    if (!device || !out || !desc || (desc->count && !desc->fn))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    GPUSYNC__STORE(&device->trace, trace);
-    GPUSYNC__STORE(&device->tracer, tracer);
+    bool fits = desc->count < SIZE_MAX / 2 / sizeof(gpusync__item);
+    gpusync_warmup *w = fits ? (gpusync_warmup *)gpusync__zeroed(sizeof *w) : NULL;
+    if (!w)
+        return GPUSYNC_ERROR_OUT_OF_MEMORY;
+    w->fn = desc->fn;
+    w->user = desc->user;
+    w->target.head.committed = desc->disabled ? 0 : desc->count;
+    w->items = (gpusync__item *)gpusync__zeroed((desc->count + 1) * sizeof *w->items);
+    w->count = w->items ? desc->count : 0;
+    if (!desc->disabled)
+        w->runner = gpusync__dispatch_queue_create(
+            "gpusync warm-up", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
+    bool made = w->items && (w->runner || desc->disabled);
+    gpusync_result result =
+        made ? gpusync__target_begin(&w->target, device, &gpusync__warmups) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    if (result != GPUSYNC_OK) {
+        gpusync__warmup_free(&w->target);
+        GPUSYNC_FREE(w);
+        return result;
+    }
+    *out = w;
+    if (w->runner) {
+        gpusync__keep(&w->target);
+        gpusync__dispatch_async(w->runner, w, gpusync__warm);
+    }
     return GPUSYNC_OK;
+}
+
+/* Waits until so many items are made. */
+static gpusync_result gpusync__await_items(gpusync__target *t, uint64_t count, uint64_t timeout_ns)
+{
+    gpusync__goal goal;
+    memset(&goal, 0, sizeof goal);
+    goal.target = t;
+    goal.stands = gpusync__number_stands;
+    goal.what = "";
+    goal.number = count;
+    return gpusync__await_goal(&goal, timeout_ns);
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done,
+                                                   size_t *total)
+{
+    if (!warmup)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__target *t = &warmup->target;
+    uint64_t all = t->head.committed;
+    gpusync__keep(t);
+    gpusync_result result = gpusync__await_items(t, all, timeout_ns);
+    uint64_t now = GPUSYNC__LOAD(&t->head.completed);
+    if (result == GPUSYNC_TIMEOUT && now >= all) /* compiled since the wait ended */
+        result = GPUSYNC_OK;
+    for (size_t i = 0; i < all && result == GPUSYNC_OK; i++)
+        result = warmup->items[i].error.result;
+    if (done)
+        *done = (size_t)(now < all ? now : all);
+    if (total)
+        *total = (size_t)all;
+    gpusync__unref(t);
+    return result;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **made,
+                                                  gpusync_error *error)
+{
+    if (made)
+        *made = NULL;
+    if (!warmup || !made || i >= warmup->count)
+        return GPUSYNC_ERROR_INVALID_ARGUMENT;
+    gpusync__target *t = &warmup->target;
+    gpusync__keep(t);
+    gpusync__item *item = &warmup->items[i];
+    uint64_t now = gpusync_now_ns(), deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
+    gpusync_result result = GPUSYNC_OK;
+    if (timeout_ns && !gpusync__in_callback(t->device, t))
+        gpusync__make_once(warmup, i);
+    for (;;) {
+        uint64_t next =
+            GPUSYNC__LOAD(&t->head.completed) + 1; /* before the state: an end between the two is not missed */
+        if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE || result != GPUSYNC_OK)
+            break;
+        now = gpusync_now_ns();
+        uint64_t left = deadline == GPUSYNC_FOREVER ? deadline : now < deadline ? deadline - now : 0;
+        result = gpusync__await_items(t, next, left);
+    }
+    if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE) {
+        *made = item->made;
+        result = item->error.result;
+        if (error && result != GPUSYNC_OK)
+            *error = item->error;
+    }
+    gpusync__unref(t);
+    return result;
+}
+
+GPUSYNC__SELDOM gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
+{
+    return gpusync__close((gpusync__target *)warmup, NULL);
 }
 
 /* -------------------------------------------------------------------------------- >>report --
@@ -7389,171 +7544,6 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
         gpusync__write_target(&out, t);
     gpusync__write(&out, "\n");
     return out.length;
-}
-
-/* -------------------------------------------------------------------------------- >>warmup --
-   Items, made in their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a
-   target whose number is how many are made. A thread that makes one counts as one that runs a callback. */
-
-static const gpusync__kind gpusync__warmups = {
-    "warm-up", "item count",         true, gpusync__items_stand, NULL, NULL,
-    NULL,      gpusync__shut_warmup, NULL, gpusync__warmup_free,
-};
-
-/* Has the program make an item. No lock is held. */
-static void gpusync__make(const gpusync_warmup *w, size_t i)
-{
-    gpusync__item *item = &w->items[i];
-    void *pool = gpusync__pool_push();
-    gpusync_result result = w->fn(w->user, i, &item->made, &item->error);
-    gpusync__pool_pop(pool);
-    item->error.result = result > GPUSYNC_OK ? GPUSYNC_ERROR_COMPILE : result;
-    if (result == GPUSYNC_OK)
-        return;
-    item->made = NULL;
-    gpusync__adopt_error(&item->error, gpusync_result_string(item->error.result));
-    if (!item->error.label[0])
-        snprintf(item->error.label, sizeof item->error.label, "item %zu", i);
-}
-
-/* Makes an item that has not begun. */
-static void gpusync__make_once(gpusync_warmup *w, size_t i)
-{
-    gpusync__target *t = &w->target;
-    gpusync_device *dev = t->device;
-    gpusync__item *item = &w->items[i];
-    gpusync__caller self;
-    gpusync__after after = GPUSYNC__NOTHING;
-    uint64_t now = gpusync_now_ns();
-    gpusync__lock(dev);
-    bool begins = item->state == GPUSYNC__IDLE && !(t->alert & (GPUSYNC__CLOSED | GPUSYNC__LOST));
-    if (begins) {
-        GPUSYNC__STORE(&item->state, GPUSYNC__RUNNING);
-        t->owed++;
-        gpusync__caller_add(dev, t, 0, &self, false, now);
-    }
-    gpusync__unlock(dev);
-    if (!begins)
-        return;
-    gpusync__make(w, i);
-    gpusync__lock(dev);
-    GPUSYNC__STORE(&item->state, GPUSYNC__DONE);
-    GPUSYNC__STORE(&t->head.completed, t->head.completed + 1);
-    gpusync__rise(&t->waiting, t->head.completed, &after);
-    t->owed--;
-    gpusync__caller_remove(dev, t, &self, &after);
-    gpusync__finish(dev, &after);
-}
-
-/* On the dispatch queue, with a reference. */
-static void gpusync__warm(void *context)
-{
-    gpusync_warmup *w = (gpusync_warmup *)context;
-    for (size_t i = 0; i < w->count; i++)
-        gpusync__make_once(w, i);
-    gpusync__unref(&w->target);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
-                                                    gpusync_warmup **out)
-{
-    if (out)
-        *out = NULL;
-    if (!device || !out || !desc || (desc->count && !desc->fn))
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    bool fits = desc->count < SIZE_MAX / 2 / sizeof(gpusync__item);
-    gpusync_warmup *w = fits ? (gpusync_warmup *)gpusync__zeroed(sizeof *w) : NULL;
-    if (!w)
-        return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    w->fn = desc->fn;
-    w->user = desc->user;
-    w->target.head.committed = desc->disabled ? 0 : desc->count;
-    w->items = (gpusync__item *)gpusync__zeroed((desc->count + 1) * sizeof *w->items);
-    w->count = w->items ? desc->count : 0;
-    if (!desc->disabled)
-        w->runner = gpusync__dispatch_queue_create(
-            "gpusync warm-up", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
-    bool made = w->items && (w->runner || desc->disabled);
-    gpusync_result result =
-        made ? gpusync__target_begin(&w->target, device, &gpusync__warmups) : GPUSYNC_ERROR_OUT_OF_MEMORY;
-    if (result != GPUSYNC_OK) {
-        gpusync__warmup_free(&w->target);
-        GPUSYNC_FREE(w);
-        return result;
-    }
-    *out = w;
-    if (w->runner) {
-        gpusync__keep(&w->target);
-        gpusync__dispatch_async(w->runner, w, gpusync__warm);
-    }
-    return GPUSYNC_OK;
-}
-
-/* Waits until so many items are made. */
-static gpusync_result gpusync__await_items(gpusync__target *t, uint64_t count, uint64_t timeout_ns)
-{
-    gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
-    goal.target = t;
-    goal.stands = gpusync__number_stands;
-    goal.what = "";
-    goal.number = count;
-    return gpusync__await_goal(&goal, timeout_ns);
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint64_t timeout_ns, size_t *done,
-                                                   size_t *total)
-{
-    if (!warmup)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = &warmup->target;
-    uint64_t all = t->head.committed;
-    gpusync__keep(t);
-    gpusync_result result = gpusync__await_items(t, all, timeout_ns);
-    uint64_t now = GPUSYNC__LOAD(&t->head.completed);
-    if (result == GPUSYNC_TIMEOUT && now >= all) /* compiled since the wait ended */
-        result = GPUSYNC_OK;
-    for (size_t i = 0; i < all && result == GPUSYNC_OK; i++)
-        result = warmup->items[i].error.result;
-    if (done)
-        *done = (size_t)(now < all ? now : all);
-    if (total)
-        *total = (size_t)all;
-    gpusync__unref(t);
-    return result;
-}
-
-GPUSYNC__SELDOM gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t i, uint64_t timeout_ns, void **made,
-                                                  gpusync_error *error)
-{
-    if (made)
-        *made = NULL;
-    if (!warmup || !made || i >= warmup->count)
-        return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = &warmup->target;
-    gpusync__keep(t);
-    gpusync__item *item = &warmup->items[i];
-    uint64_t now = gpusync_now_ns(), deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
-    gpusync_result result = GPUSYNC_OK;
-    if (timeout_ns && !gpusync__in_callback(t->device, t))
-        gpusync__make_once(warmup, i);
-    for (;;) {
-        uint64_t next =
-            GPUSYNC__LOAD(&t->head.completed) + 1; /* before the state: an end between the two is not missed */
-        if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE || result != GPUSYNC_OK)
-            break;
-        now = gpusync_now_ns();
-        uint64_t left = deadline == GPUSYNC_FOREVER ? deadline : now < deadline ? deadline - now : 0;
-        result = gpusync__await_items(t, next, left);
-    }
-    if (GPUSYNC__LOAD(&item->state) == GPUSYNC__DONE) {
-        *made = item->made;
-        result = item->error.result;
-        if (error && result != GPUSYNC_OK)
-            *error = item->error;
-    }
-    gpusync__unref(t);
-    return result;
 }
 
 #ifdef __cplusplus
