@@ -2183,6 +2183,13 @@ typedef struct gpusync__goal {
     bool over;
 } gpusync__goal;
 
+/* A goal that is to be filled in. */
+#define GPUSYNC__GOAL(stands, what)                                                                      \
+    {                                                                                                    \
+        {NULL, NULL, 0, gpusync__rouse}, NULL, NULL, stands, what, NULL, 0, 0, 0, 0, false, false, false \
+    }
+static void gpusync__rouse(gpusync__node *node, gpusync__after *after);
+
 typedef struct gpusync__wait {
     gpusync_device *device;
     gpusync__goal *goals;
@@ -2346,12 +2353,16 @@ static int gpusync__calls_stand(const gpusync__wait *wait, gpusync__goal *goal, 
     return gpusync__runs(goal->target) ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
 }
 
+static const gpusync__goal gpusync__for_calls = GPUSYNC__GOAL(gpusync__calls_stand, " the return of callbacks of");
+
 /* A wait for a value, or for items. */
 static int gpusync__number_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
     (void)wait;
     return gpusync__stands(goal->target, goal->number, error);
 }
+
+static const gpusync__goal gpusync__for_number = GPUSYNC__GOAL(gpusync__number_stands, "");
 
 /* Checks one goal that was open. Returns whether it ends the wait. */
 static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wait, size_t i)
@@ -2361,7 +2372,7 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
     int stands = goal->stands(wait, goal, &error);
     if (stands == GPUSYNC__NOT_YET) { /* a reason to end all the same? */
         bool closed = goal->target->alert & GPUSYNC__CLOSED && !wait->drains;
-        bool lost = goal->stands != gpusync__calls_stand && gpusync__lost_long(wait->device);
+        bool lost = (goal->number || goal->unordered) && gpusync__lost_long(wait->device);
         if (!closed && !lost)
             return false;
         gpusync__explain(&error, GPUSYNC_ERROR_DESTROYED);
@@ -2501,7 +2512,6 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
         if (goal->over)
             continue;
         goal->sleeper = s;
-        goal->node.fire = gpusync__rouse;
         goal->node.number = goal->number;
         gpusync__list(t, t->kind->ring ? t->kind->ring(goal) : &t->waiting, &goal->node, after);
         enough = wait->how == GPUSYNC_WAIT_ALL;
@@ -2734,7 +2744,7 @@ static bool gpusync__shut(gpusync__target *t, gpusync__after *after)
 static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__target *))
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__goal calls;
+    gpusync__goal calls = gpusync__for_calls;
     if (!t)
         return GPUSYNC_OK;
     gpusync_device *dev = t->device;
@@ -2746,10 +2756,7 @@ static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__t
     if (!first)
         return GPUSYNC_ERROR_DESTROYED;
     bool gave_up = ends && ends(t);
-    memset(&calls, 0, sizeof calls);
     calls.target = t;
-    calls.stands = gpusync__calls_stand;
-    calls.what = " the return of callbacks of";
     for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
         gpusync__lock(dev);
         owes = t->owed != 0;
@@ -3704,6 +3711,10 @@ static const gpusync__block_descriptor gpusync__handler_descriptor = {
     0, sizeof(gpusync__handler), gpusync__handler_copy, gpusync__handler_dispose, "v16@?0@8", NULL,
 };
 
+/* A handler that is to be filled in. */
+static const gpusync__handler gpusync__empty_handler = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor),
+                                                        NULL, NULL, 0};
+
 /* --------------------------------------------------------------------------------- >>look --
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended.
      gpusync__look             at a queue, to a ticket  polls and waits at their points, destroy, abandon, clear_failure
@@ -3886,6 +3897,8 @@ static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, 
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
 }
 
+static const gpusync__goal gpusync__for_room = GPUSYNC__GOAL(gpusync__room_stands, " room on");
+
 /* The same, and waits for it. */
 static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 {
@@ -3893,11 +3906,8 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     gpusync_result result = gpusync__refuses(q, false);
     if (result != GPUSYNC_OK || gpusync__reserve(w) == GPUSYNC_OK)
         return result;
-    gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
+    gpusync__goal goal = gpusync__for_room;
     goal.target = &q->target;
-    goal.stands = gpusync__room_stands;
-    goal.what = " room on";
     result = gpusync__await_goal(&goal, timeout_ns);
     w->room = result == GPUSYNC_OK;
     return result == GPUSYNC_ERROR_WOULD_DEADLOCK && !timeout_ns ? GPUSYNC_NOT_READY : result;
@@ -4122,8 +4132,11 @@ static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync_
 /* Commits command buffer i of work. The caller has a reference: the work may end meanwhile. */
 static __attribute__((__noinline__)) void gpusync__send_one(gpusync_device *dev, gpusync__work *w, uint32_t i)
 {
-    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, i};
+    gpusync__handler h = gpusync__empty_handler;
     void *buffer = w->buffers[i];
+    h.work = w;
+    h.device = dev;
+    h.index = i;
     gpusync__send_void_id(buffer, gpusync__sel.addCompletedHandler, &h);
     GPUSYNC__AS(void)(buffer, gpusync__sel.commit);
 }
@@ -4351,33 +4364,33 @@ static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gp
     return gpusync__heard(goal, GPUSYNC__BADLY);
 }
 
-/* Has a goal be for everything that its queue has committed. */
-static void gpusync__goal_all(gpusync__goal *goal)
+static const gpusync__goal gpusync__for_ticket = GPUSYNC__GOAL(gpusync__one_stands, "");
+static const gpusync__goal gpusync__for_handlers = GPUSYNC__GOAL(gpusync__one_stands, " handlers up to");
+static const gpusync__goal gpusync__for_everything = GPUSYNC__GOAL(gpusync__all_stand, " everything up to");
+
+/* Makes a goal of everything that the queue has committed. */
+static void gpusync__goal_all(gpusync_queue *q, bool handlers, gpusync__goal *goal)
 {
-    goal->stands = gpusync__all_stand;
-    goal->what = " everything up to";
+    *goal = gpusync__for_everything;
+    goal->target = &q->target;
+    goal->pace = &q->pace;
     goal->fresh = true;
-    goal->number = GPUSYNC__LOAD(&goal->target->head.committed);
-    goal->unordered = GPUSYNC__LOAD(&goal->target->head.submitted);
+    goal->handlers = handlers;
+    goal->number = GPUSYNC__LOAD(&q->target.head.committed);
+    goal->unordered = GPUSYNC__LOAD(&q->target.head.submitted);
 }
 
 /* Makes the goal of a point. */
 static inline gpusync_result gpusync__goal_of(const gpusync_point *point, bool handlers, gpusync__goal *goal)
 {
-    memset(goal, 0, sizeof *goal);
-    goal->target = gpusync__target_of(point);
-    goal->what = "";
-    goal->stands = gpusync__number_stands;
-    if (!point->timeline) {
-        goal->stands = gpusync__one_stands;
-        goal->pace = &point->queue->pace;
-        goal->handlers = handlers;
-        goal->what = handlers ? " handlers up to" : "";
-        if (point->ticket == GPUSYNC_EVERYTHING) {
-            gpusync__goal_all(goal);
-            return GPUSYNC_OK;
-        }
+    if (!point->timeline && point->ticket == GPUSYNC_EVERYTHING) {
+        gpusync__goal_all(point->queue, handlers, goal);
+        return GPUSYNC_OK;
     }
+    *goal = point->timeline ? gpusync__for_number : handlers ? gpusync__for_handlers : gpusync__for_ticket;
+    goal->target = gpusync__target_of(point);
+    goal->pace = point->timeline ? NULL : &point->queue->pace;
+    goal->handlers = handlers && !point->timeline;
     return gpusync__number_of(point, &goal->number);
 }
 
@@ -4389,47 +4402,36 @@ static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusy
     for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
         if (!gpusync__as_queue(t) || t->alert & GPUSYNC__CLOSED)
             continue;
-        gpusync__goal *goal = &goals[made++];
-        memset(goal, 0, sizeof *goal);
-        goal->target = t;
-        goal->handlers = handlers;
-        goal->pace = &gpusync__queue_of(t)->pace;
-        gpusync__goal_all(goal);
+        gpusync__goal_all(gpusync__queue_of(t), handlers, &goals[made++]);
         gpusync__keep(t);
     }
     gpusync__unlock(dev);
     return made;
 }
 
-/* Waits for points of one device, or (NULL) for all its queues: one that closes is none of them. */
-static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_point *points, size_t count,
-                                           gpusync_wait_for how, uint64_t timeout_ns,
-                                           const gpusync_wait_options *options, size_t *which)
+/* Waits for goals, and drops the references to their targets. skips: a queue that closes is none of them. */
+static gpusync_result gpusync__wait_goals(gpusync_device *dev, gpusync__goal *goals, size_t count, gpusync_wait_for how,
+                                          bool skips, uint64_t timeout_ns, const gpusync_wait_options *options,
+                                          size_t *which)
 {
-    gpusync__goal few[GPUSYNC__MANY], *goals = few;
-    gpusync_error *error = options ? options->error : NULL;
-    gpusync_result result = GPUSYNC_OK;
-    if (count > GPUSYNC__MANY)
-        goals = count < SIZE_MAX / sizeof *goals ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *goals) : NULL;
-    if (!goals)
-        return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
-    bool handlers = options && options->handlers;
-    size_t made = points ? 0 : gpusync__goals_of_device(dev, handlers, goals, count);
-    for (; points && made < count && (result = gpusync__goal_of(&points[made], handlers, &goals[made])) == GPUSYNC_OK;
-         made++)
-        gpusync__keep(goals[made].target);
-    gpusync__wait wait = {dev, goals, made, made, how, GPUSYNC_OK, error, false, !points, false, GPUSYNC_ENDED_INLINE,
-                          0,   0};
-    if (result != GPUSYNC_OK)
-        gpusync__explain(error, result);
-    else if (made)
-        result = gpusync__await(&wait, timeout_ns, options ? options->spin : NULL);
+    gpusync__wait wait = {dev,
+                          goals,
+                          count,
+                          count,
+                          how,
+                          GPUSYNC_OK,
+                          options ? options->error : NULL,
+                          false,
+                          skips,
+                          false,
+                          GPUSYNC_ENDED_INLINE,
+                          0,
+                          0};
+    gpusync_result result = count ? gpusync__await(&wait, timeout_ns, options ? options->spin : NULL) : GPUSYNC_OK;
     if (which)
-        *which = made < count ? count : wait.which;
-    while (made)
-        gpusync__unref(goals[--made].target);
-    if (goals != few)
-        GPUSYNC_FREE(goals);
+        *which = wait.which;
+    while (count)
+        gpusync__unref(goals[--count].target);
     return result;
 }
 
@@ -4437,10 +4439,14 @@ static gpusync_result gpusync__wait_points(gpusync_device *dev, const gpusync_po
 GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, uint64_t timeout_ns,
                                                   const gpusync_wait_options *options)
 {
+    gpusync__goal goal;
     gpusync_device *dev = gpusync__device_of(point);
-    if (!dev)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    return gpusync__wait_points(dev, point, 1, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
+    gpusync_result result =
+        dev ? gpusync__goal_of(point, options && options->handlers, &goal) : GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (result != GPUSYNC_OK)
+        return gpusync__explain(options ? options->error : NULL, result);
+    gpusync__keep(goal.target);
+    return gpusync__wait_goals(dev, &goal, 1, GPUSYNC_WAIT_ALL, false, timeout_ns, options, NULL);
 }
 
 /* Whether the ticket has ended well, and nothing is to be told: loads alone. */
@@ -4519,6 +4525,14 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     return result == GPUSYNC_NOT_READY && gpusync__lost_long(t->device) ? GPUSYNC_ERROR_DEVICE_LOST : result;
 }
 
+/* Memory for goals: these few, or more; NULL: there is none. */
+static gpusync__goal *gpusync__many_goals(gpusync__goal few[GPUSYNC__MANY], size_t count)
+{
+    if (count <= GPUSYNC__MANY)
+        return few;
+    return count < SIZE_MAX / sizeof *few ? (gpusync__goal *)GPUSYNC_MALLOC(count * sizeof *few) : NULL;
+}
+
 GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t count, gpusync_wait_for how,
                                              uint64_t timeout_ns, const gpusync_wait_options *options, size_t *which)
 {
@@ -4535,18 +4549,41 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
         return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
     if (!count || well)
         return GPUSYNC_OK;
-    return gpusync__wait_points(dev, points, count, how, timeout_ns, options, which);
+    gpusync__goal few[GPUSYNC__MANY], *goals = gpusync__many_goals(few, count);
+    gpusync_result result = goals ? GPUSYNC_OK : GPUSYNC_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++)
+        result = gpusync__goal_of(&points[i], options && options->handlers, &goals[i]);
+    for (size_t i = 0; i < count && result == GPUSYNC_OK; i++)
+        gpusync__keep(goals[i].target);
+    if (result == GPUSYNC_OK)
+        result = gpusync__wait_goals(dev, goals, count, how, false, timeout_ns, options, which);
+    else
+        gpusync__explain(options ? options->error : NULL, result);
+    if (goals != few)
+        GPUSYNC_FREE(goals);
+    return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t timeout_ns,
                                                const gpusync_wait_options *options)
 {
-    if (!dev)
-        return gpusync__explain(options ? options->error : NULL, GPUSYNC_ERROR_INVALID_ARGUMENT);
-    gpusync__lock(dev);
-    size_t count = dev->objects;
-    gpusync__unlock(dev);
-    return gpusync__wait_points(dev, NULL, count, GPUSYNC_WAIT_ALL, timeout_ns, options, NULL);
+    gpusync__goal few[GPUSYNC__MANY], *goals = NULL;
+    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
+    if (dev) {
+        gpusync__lock(dev);
+        size_t count = dev->objects;
+        gpusync__unlock(dev);
+        goals = gpusync__many_goals(few, count);
+        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
+        count = goals ? gpusync__goals_of_device(dev, options && options->handlers, goals, count) : 0;
+        if (goals)
+            result = gpusync__wait_goals(dev, goals, count, GPUSYNC_WAIT_ALL, true, timeout_ns, options, NULL);
+    }
+    if (!goals)
+        gpusync__explain(options ? options->error : NULL, result);
+    if (goals != few)
+        GPUSYNC_FREE(goals);
+    return result;
 }
 
 /* ------------------------------------------------------------------------------- >>create --
@@ -4614,9 +4651,7 @@ static bool gpusync__drain_queue(gpusync__target *t)
 {
     gpusync_queue *q = gpusync__queue_of(t);
     gpusync__goal all;
-    memset(&all, 0, sizeof all);
-    all.target = t;
-    gpusync__goal_all(&all);
+    gpusync__goal_all(q, false, &all);
     gpusync__look(q, UINT64_MAX);
     if (gpusync_in_flight(q))
         gpusync__drain(&all);
@@ -6879,8 +6914,11 @@ static void gpusync__operate(const gpusync_queue *q, void *sel, const gpusync_ti
    of the queue's own, and keeps the work until then. The caller has a reference: the work may end meanwhile. */
 GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
 {
-    gpusync__handler h = {GPUSYNC__BLOCK(gpusync__completed, gpusync__handler_descriptor), w, dev, w->first};
+    gpusync__handler h = gpusync__empty_handler;
     const gpusync_queue *q = w->queue;
+    h.work = w;
+    h.device = dev;
+    h.index = w->first;
     uint64_t turn = w->turn.next ? w->turn.number : 0; /* 0: no signals */
     for (const gpusync__link *link = w->links; link; link = link->next)
         if (link->encoded && !link->signal)
@@ -7161,11 +7199,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
 /* Waits until so many items are made. */
 static gpusync_result gpusync__await_items(gpusync__target *t, uint64_t count, uint64_t timeout_ns)
 {
-    gpusync__goal goal;
-    memset(&goal, 0, sizeof goal);
+    gpusync__goal goal = gpusync__for_number;
     goal.target = t;
-    goal.stands = gpusync__number_stands;
-    goal.what = "";
     goal.number = count;
     return gpusync__await_goal(&goal, timeout_ns);
 }

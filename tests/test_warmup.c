@@ -542,7 +542,7 @@ with_door(test_a_thread_waits_for_an_item_and_its_limit_passes_or_not)
         destroy(warmup);
         assert_int_equal(have_come(), 1);
     }
-    assert_true(log_has(GPUSYNC_LOG_WARNING, ": a wait for items ended at its limit"));
+    assert_true(log_has(GPUSYNC_LOG_WARNING, ": a wait for item count "));
 }
 
 /* The renderer waits for one item: that others are made meanwhile is no news, and that others are not made yet is no
