@@ -1056,11 +1056,11 @@ GPUSYNC_API uint32_t gpusync_version(void);
 /* How it works, on one page. Names of functions in brackets.
 
    STRUCTURES, at >>objects
-     target     what rises: the tickets of a queue, the values of a timeline, the items that a warm-up has
-     entry      what waits for a number of a target: a sleeper, a callback, or a link of work
-     queue      a target; its committed work in the order of commits; open work; failures on record; room
-     timeline   a target; an event; the signals that committed work is to make, by value
-     warm-up    a target; items
+     object     what rises: the tickets of a queue, the values of a timeline, the items that a warm-up has
+     entry      what waits for a number of a object: a sleeper, a callback, or a link of work
+     queue      a object; its committed work in the order of commits; open work; failures on record; room
+     timeline   a object; an event; the signals that committed work is to make, by value
+     warm-up    a object; items
      work       what ends as one, with its command buffers, and links: its waits and signals
      sleeper    a thread in a wait, on its stack
      after      what a thread does when it has unlocked: unpark, write and read events, send, log, ask for callbacks
@@ -1149,7 +1149,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
      13. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
          Closing a timeline ends the host's waits and callbacks, and held work for values that never come, and nothing
          else.
-     14. `owed` is above 0 while a callback of the target is not over. A destroy runs the callbacks of its own object,
+     14. `owed` is above 0 while a callback of the object is not over. A destroy runs the callbacks of its own object,
          no others. Each call into the program comes from a thread that has a reference to the device.
      15. Room is the sum over open, held and sent work, given back once: at the end, or, of work that never ran, with
          its memory. An event outlives every signal that was sent for it. */
@@ -1639,7 +1639,7 @@ static void gpusync__make_plain(char *text)
 typedef struct gpusync__after gpusync__after;
 struct gpusync__goal;
 struct gpusync__sleeper;
-struct gpusync__target;
+struct gpusync__object;
 struct gpusync__wait;
 struct gpusync__work;
 
@@ -1733,10 +1733,10 @@ static bool gpusync__later(gpusync__after *after, gpusync__job *job)
 
 enum { GPUSYNC__NOT_YET, GPUSYNC__WELL, GPUSYNC__BADLY };
 
-/* Called, or released, when its target has the number: >>callbacks. */
+/* Called, or released, when its object has the number: >>callbacks. */
 typedef struct gpusync__callback {
-    gpusync__node node;             /* first: on its target, then among those that are due */
-    struct gpusync__target *target; /* with a reference. NULL: the end of the device */
+    gpusync__node node;             /* first: on its object, then among those that are due */
+    struct gpusync__object *object; /* with a reference. NULL: the end of the device */
     gpusync_done_fn fn;             /* NULL: `user` is an object to release, or see `destroyed` */
     gpusync_destroyed_fn destroyed; /* of an object that is destroyed later */
     void *user;
@@ -1747,7 +1747,7 @@ typedef struct gpusync__callback {
     gpusync_error error;  /* how its point has failed; result OK: it has not */
 } gpusync__callback;
 
-/* Reasons for a wait to look under the lock, in target.alert: read without it. From STUCK on a queue takes no new
+/* Reasons for a wait to look under the lock, in object.alert: read without it. From STUCK on a queue takes no new
    work. */
 enum {
     GPUSYNC__FAILED = 1, /* a timeline, for good */
@@ -1756,44 +1756,44 @@ enum {
     GPUSYNC__CLOSED = 8  /* a destroy has begun */
 };
 
-/* What differs between the kinds of targets. */
+/* What differs between the kinds of objects. */
 typedef struct gpusync__kind {
     const char *name, *counts; /* in texts: a queue counts tickets */
     bool makes;                /* what it runs makes items, and may wait for work */
     /* Whether it has the number. BADLY: it never will, and `error`, if there is one, gets the failure. */
-    int (*stands)(const struct gpusync__target *t, uint64_t number, gpusync_error *error);
-    void (*look)(struct gpusync__target *t, uint64_t last); /* asks Metal, without the lock. NULL: nothing to ask */
+    int (*stands)(const struct gpusync__object *t, uint64_t number, gpusync_error *error);
+    void (*look)(struct gpusync__object *t, uint64_t last); /* asks Metal, without the lock. NULL: nothing to ask */
     /* Where a goal waits, and its number there. NULL: with all others. */
     gpusync__node *(*ring)(struct gpusync__goal *goal);
-    void (*tend)(struct gpusync__target *t, gpusync__after *after); /* something waits for it now. NULL: nothing */
-    void (*shut)(struct gpusync__target *t, gpusync__after *after); /* a destroy begins */
-    void (*leave)(struct gpusync__target *t);                       /* the last reference is gone. NULL: nothing */
-    void (*free)(struct gpusync__target *t);                        /* the same, without the lock: but its own memory */
+    void (*tend)(struct gpusync__object *t, gpusync__after *after); /* something waits for it now. NULL: nothing */
+    void (*shut)(struct gpusync__object *t, gpusync__after *after); /* a destroy begins */
+    void (*leave)(struct gpusync__object *t);                       /* the last reference is gone. NULL: nothing */
+    void (*free)(struct gpusync__object *t);                        /* the same, without the lock: but its own memory */
 } gpusync__kind;
 
 /* What rises: the tickets of a queue, the values of a timeline, the number of items that a warm-up has made.
    The first field of each. */
-typedef struct gpusync__target {
+typedef struct gpusync__object {
     gpusync__head head; /* completed: what is reached; committed: the last ticket. Read without the lock */
     uint32_t alert;     /* likewise */
     const gpusync__kind *kind;
     const gpusync_spin *spin;           /* of the program's, for waits for this alone, or NULL */
     gpusync_device *device;             /* with a reference */
-    struct gpusync__target *next, **at; /* of the device; the pointer to this one */
+    struct gpusync__object *next, **at; /* of the device; the pointer to this one */
     gpusync__node waiting;              /* the ring of all that waits for a number, by number */
     uint32_t refs;                      /* the program; each work, link, callback and wait; jobs. Atomic */
     uint32_t owed;                      /* callbacks that have not run */
-    uint32_t number;                    /* of the device's targets, for texts */
+    uint32_t number;                    /* of the device's objects, for texts */
     gpusync__callback gone;             /* of the destroy_later. On a ring: not told yet */
     uint64_t quiet_ns;                  /* until when no wait at its limit is logged */
     char label[64];
-} gpusync__target;
+} gpusync__object;
 
 /* A thread that runs a callback, or the program's log. */
 typedef struct gpusync__caller {
     struct gpusync__caller *next;
     pthread_t thread;
-    const gpusync__target *target; /* of the callback */
+    const gpusync__object *object; /* of the callback */
     uint64_t number, since_ns;     /* of its point; 0: `destroyed`, or an item */
     bool in_turn;                  /* one at a time for a device; a destroy runs those of its object beside it */
 } gpusync__caller;
@@ -1801,7 +1801,7 @@ typedef struct gpusync__caller {
 /* Makes the events of a trace: >>trace. */
 typedef struct gpusync__tracer {
     void (*work)(gpusync_trace_kind kind, const struct gpusync__work *w, uint64_t at_ns);
-    void (*value)(const gpusync__target *t, uint64_t value);
+    void (*value)(const gpusync__object *t, uint64_t value);
     void (*wait)(const struct gpusync__wait *wait, uint64_t begun, gpusync_result result);
 } gpusync__tracer;
 
@@ -1827,7 +1827,7 @@ struct gpusync_device {
     void *notify_user;
     const gpusync_trace *trace;    /* NULL: none. Atomic */
     const gpusync__tracer *tracer; /* what makes its events; NULL: there is no trace. Atomic */
-    uint32_t refs;      /* the program; targets; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
+    uint32_t refs;      /* the program; objects; handlers' blocks; threads in `after`, in callbacks; dispatch. Atomic */
     uint32_t asked;     /* the dispatch queue was asked to run callbacks. Atomic */
     uint32_t lost;      /* by which failure; 0: not. Read without the lock */
     uint64_t lost_ns;   /* when; written before `lost`, as the next */
@@ -1837,9 +1837,9 @@ struct gpusync_device {
     unsigned char pad[128];                  /* what is read without the lock stands apart from it */
     gpusync__mutex lock;                     /* over all that follows, and over queues, timelines and work */
     gpusync__node moved;                     /* the ring of queues whose work is to settle before the unlock */
-    gpusync__target *targets, **targets_end; /* the oldest first */
-    uint32_t objects;                        /* queues, timelines and warm-ups that are not destroyed */
-    uint32_t made;                           /* targets, ever */
+    gpusync__object *objects, **objects_end; /* the oldest first */
+    uint32_t alive;                          /* queues, timelines and warm-ups that are not destroyed */
+    uint32_t made;                           /* objects, ever */
     uint32_t spare_count;
     gpusync__spare spares[GPUSYNC__SPARES];
     gpusync_queue *blocks; /* of no program: UNORDERED work stands for each block that is to signal a value */
@@ -1853,8 +1853,8 @@ struct gpusync_device {
     gpusync__job call, watch;        /* has callbacks run; has the dispatch queue look while callbacks are to come */
     gpusync__job loses;              /* logs the loss */
     gpusync__callback on_lost, gone; /* of the loss; of a destroy_later. node.fire NULL: none */
-    /* Runs callbacks of a target that are due, and returns how many. NULL: none was ever owed. */
-    size_t (*run_due)(gpusync_device *dev, const gpusync__target *t, size_t max);
+    /* Runs callbacks of a object that are due, and returns how many. NULL: none was ever owed. */
+    size_t (*run_due)(gpusync_device *dev, const gpusync__object *t, size_t max);
 };
 
 /* Over the selectors, the devices, and what blocks of listeners lead to. */
@@ -1907,7 +1907,7 @@ static void gpusync__device_unref(gpusync_device *dev)
         gpusync__device_free(dev);
 }
 
-static void gpusync__keep(gpusync__target *t)
+static void gpusync__keep(gpusync__object *t)
 {
     GPUSYNC__ADD(&t->refs, 1);
 }
@@ -1920,13 +1920,13 @@ static bool gpusync__revive(uint32_t *refs)
     return n != 0;
 }
 
-/* The last reference of a target is gone. */
-GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
+/* The last reference of a object is gone. */
+GPUSYNC__APART void gpusync__object_free(gpusync__object *t)
 {
     gpusync_device *dev = t->device;
     gpusync__lock(dev);
     *t->at = t->next;
-    *(t->next ? &t->next->at : &dev->targets_end) = t->at;
+    *(t->next ? &t->next->at : &dev->objects_end) = t->at;
     if (t->kind->leave)
         t->kind->leave(t);
     gpusync__unlock(dev);
@@ -1935,14 +1935,14 @@ GPUSYNC__APART void gpusync__target_free(gpusync__target *t)
     gpusync__device_unref(dev);
 }
 
-static void gpusync__unref(gpusync__target *t)
+static void gpusync__unref(gpusync__object *t)
 {
     if (GPUSYNC__SUB(&t->refs, 1) == 1)
-        gpusync__target_free(t);
+        gpusync__object_free(t);
 }
 
-/* Fills in and adds a new target. DEVICE_LOST: not added. */
-static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *dev, const gpusync__kind *kind)
+/* Fills in and adds a new object. DEVICE_LOST: not added. */
+static gpusync_result gpusync__object_begin(gpusync__object *t, gpusync_device *dev, const gpusync__kind *kind)
 {
     t->device = dev;
     t->refs = 1;
@@ -1953,21 +1953,21 @@ static gpusync_result gpusync__target_begin(gpusync__target *t, gpusync_device *
         return GPUSYNC_ERROR_DEVICE_LOST;
     GPUSYNC__ADD(&dev->refs, 1);
     gpusync__lock(dev);
-    t->at = dev->targets_end;
+    t->at = dev->objects_end;
     *t->at = t;
-    dev->targets_end = &t->next;
-    dev->objects++;
+    dev->objects_end = &t->next;
+    dev->alive++;
     t->number = ++dev->made;
     t->alert = dev->lost ? GPUSYNC__LOST : 0; /* since the load */
     gpusync__unlock(dev);
     return GPUSYNC_OK;
 }
 
-/* The device's next target, with a reference in place of that to the last one; NULL: the first, there are no more. */
-static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__target *last)
+/* The device's next object, with a reference in place of that to the last one; NULL: the first, there are no more. */
+static gpusync__object *gpusync__next_object(gpusync_device *dev, gpusync__object *last)
 {
     gpusync__lock(dev);
-    gpusync__target *t = last ? last->next : dev->targets;
+    gpusync__object *t = last ? last->next : dev->objects;
     while (t && !gpusync__revive(&t->refs))
         t = t->next;
     gpusync__unlock(dev);
@@ -1979,27 +1979,27 @@ static gpusync__target *gpusync__next_target(gpusync_device *dev, gpusync__targe
 /* An object of the device is gone. Under the lock. */
 static void gpusync__object_gone(gpusync_device *dev, gpusync__after *after)
 {
-    dev->objects--;
-    if (!dev->objects && dev->gone.node.fire)
+    dev->alive--;
+    if (!dev->alive && dev->gone.node.fire)
         dev->gone.node.fire(&dev->gone.node, after);
 }
 
-/* -- numbers of targets */
+/* -- numbers of objects */
 
 /* Sets a reason for waits to look under the lock. */
-static void gpusync__alarm(gpusync__target *t, uint32_t reason)
+static void gpusync__alarm(gpusync__object *t, uint32_t reason)
 {
     GPUSYNC__STORE(&t->alert, t->alert | reason);
 }
 
 /* How a ticket or a value stands. BADLY: `error`, if there is one, gets the failure. */
-static inline int gpusync__stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+static inline int gpusync__stands(const gpusync__object *t, uint64_t number, gpusync_error *error)
 {
     return t->kind->stands(t, number, error);
 }
 
-/* Lists what waits for its number of the target on one of its rings, if it is not listed. */
-static void gpusync__list(gpusync__target *t, gpusync__node *ring, gpusync__node *n, gpusync__after *after)
+/* Lists what waits for its number of the object on one of its rings, if it is not listed. */
+static void gpusync__list(gpusync__object *t, gpusync__node *ring, gpusync__node *n, gpusync__after *after)
 {
     if (n->next)
         return;
@@ -2011,7 +2011,7 @@ static void gpusync__list(gpusync__target *t, gpusync__node *ring, gpusync__node
 /* Looks at the whole device: Metal may have lost a handler, or a listener may not have heard. */
 static void gpusync__look_everywhere(gpusync_device *dev)
 {
-    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t))
+    for (gpusync__object *t = gpusync__next_object(dev, NULL); t; t = gpusync__next_object(dev, t))
         if (t->kind->look)
             t->kind->look(t, UINT64_MAX);
 }
@@ -2039,31 +2039,31 @@ static bool gpusync__lost_long(const gpusync_device *dev)
 
 /* -- threads in calls of the program's, and its log */
 
-/* The thread is about to run something for a target, and its destroy waits for that. Under the lock, as the next. */
-static void gpusync__caller_add(gpusync_device *dev, const gpusync__target *t, uint64_t number, gpusync__caller *self,
+/* The thread is about to run something for a object, and its destroy waits for that. Under the lock, as the next. */
+static void gpusync__caller_add(gpusync_device *dev, const gpusync__object *t, uint64_t number, gpusync__caller *self,
                                 bool in_turn, uint64_t now)
 {
     self->since_ns = now;
     self->number = number;
     self->thread = pthread_self();
-    self->target = t;
+    self->object = t;
     self->in_turn = in_turn;
     self->next = dev->callers;
     dev->callers = self;
     GPUSYNC__STORE(&dev->running, dev->running + 1);
 }
 
-/* Whether another thread runs a callback of the target. */
-static bool gpusync__runs(const gpusync__target *t)
+/* Whether another thread runs a callback of the object. */
+static bool gpusync__runs(const gpusync__object *t)
 {
     const gpusync__caller *c = t->device->callers;
-    while (c && c->target != t)
+    while (c && c->object != t)
         c = c->next;
     return c != NULL;
 }
 
 /* It has run it. */
-static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, const gpusync__caller *self,
+static void gpusync__caller_remove(gpusync_device *dev, gpusync__object *t, const gpusync__caller *self,
                                    gpusync__after *after)
 {
     gpusync__caller **at = &dev->callers;
@@ -2078,14 +2078,14 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__target *t, cons
 
 /* Is this thread in a callback of the device? The function of a warm-up is one for calls on warm-ups, and on the device
    (t NULL), but may wait for work. */
-static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev, const gpusync__target *t)
+static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev, const gpusync__object *t)
 {
     if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
         return false;
     gpusync__lock(dev);
     const gpusync__caller *c = dev->callers;
     while (c &&
-           (!pthread_equal(c->thread, pthread_self()) || (c->target && c->target->kind->makes && t && !t->kind->makes)))
+           (!pthread_equal(c->thread, pthread_self()) || (c->object && c->object->kind->makes && t && !t->kind->makes)))
         c = c->next;
     gpusync__unlock(dev);
     return c != NULL;
@@ -2112,8 +2112,8 @@ static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(gpusync_d
     gpusync__unlock(dev);
 }
 
-/* The name of a target, in the texts for people. */
-static const char *gpusync__name(const gpusync__target *t, char name[96])
+/* The name of a object, in the texts for people. */
+static const char *gpusync__name(const gpusync__object *t, char name[96])
 {
     if (t->label[0])
         snprintf(name, 96, "%s '%s'", t->kind->name, t->label);
@@ -2127,9 +2127,9 @@ static const char *gpusync__name(const gpusync__target *t, char name[96])
    sleeps. What wakes a sleeping wait, always by gpusync__rouse:
      its number is reached, or fails     gpusync__rise, of publish, reach and fail
      a handler comes late                gpusync__count_handler
-     its target closes                   gpusync__shut
+     its object closes                   gpusync__shut
      a place for a command buffer        gpusync__give_room; it will have none, as a failure sticks: gpusync__stick
-     a callback of its target has run    gpusync__caller_remove
+     a callback of its object has run    gpusync__caller_remove
      the device is lost                  gpusync__lose: waits for room. All but those of a destroy for callbacks end
                                          with a slice, a second later
    Without a waker the sleep ends with a slice, or at the deadline, and the sleeper looks: gpusync__sleep. */
@@ -2161,6 +2161,7 @@ typedef struct gpusync__info {
 typedef struct gpusync__pace {
     uint64_t took_ns, ended_ns; /* a mean of what tickets take; the last end */
     uint32_t misses, skips;     /* spins in vain in a row; waits that are not to spin */
+    gpusync_spin own_spin;      /* of the program's */
     gpusync_stats stats;        /* of the queue, but for what the tickets and the record tell */
     gpusync__info infos[GPUSYNC__INFOS];
 } gpusync__pace;
@@ -2169,7 +2170,7 @@ typedef struct gpusync__pace {
 typedef struct gpusync__goal {
     gpusync__node node;
     gpusync__sleeper *sleeper; /* while it is listed */
-    gpusync__target *target;   /* with a reference */
+    gpusync__object *object;   /* with a reference */
     /* Whether it has come. BADLY: `error` gets the failure. error NULL: the wait has told of the failure. */
     int (*stands)(const struct gpusync__wait *wait, struct gpusync__goal *goal, gpusync_error *error);
     const char *what;    /* in texts, in front of the number */
@@ -2335,22 +2336,22 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 /* Whether the numbers of a goal have come: loads alone. */
 static inline bool gpusync__has_come(const gpusync__goal *goal)
 {
-    const gpusync__head *head = &goal->target->head;
+    const gpusync__head *head = &goal->object->head;
     return GPUSYNC__LOAD(&head->completed) >= goal->number && GPUSYNC__LOAD(&head->ended) >= goal->unordered;
 }
 
 /* Whether a check of the goal may tell more than that it is open: loads alone. What has no number: always. */
 static inline bool gpusync__may_end(const gpusync__goal *goal)
 {
-    return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->target->alert) || goal->fresh;
+    return gpusync__has_come(goal) || GPUSYNC__LOAD(&goal->object->alert) || goal->fresh;
 }
 
-/* A wait until no other thread runs a callback of the target. */
+/* A wait until no other thread runs a callback of the object. */
 static int gpusync__calls_stand(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
     (void)wait;
     (void)error;
-    return gpusync__runs(goal->target) ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
+    return gpusync__runs(goal->object) ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
 }
 
 static const gpusync__goal gpusync__for_calls = GPUSYNC__GOAL(gpusync__calls_stand, " the return of callbacks of");
@@ -2359,7 +2360,7 @@ static const gpusync__goal gpusync__for_calls = GPUSYNC__GOAL(gpusync__calls_sta
 static int gpusync__number_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
     (void)wait;
-    return gpusync__stands(goal->target, goal->number, error);
+    return gpusync__stands(goal->object, goal->number, error);
 }
 
 static const gpusync__goal gpusync__for_number = GPUSYNC__GOAL(gpusync__number_stands, "");
@@ -2371,7 +2372,7 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
     gpusync_error error;
     int stands = goal->stands(wait, goal, &error);
     if (stands == GPUSYNC__NOT_YET) { /* a reason to end all the same? */
-        bool closed = goal->target->alert & GPUSYNC__CLOSED && !wait->drains;
+        bool closed = goal->object->alert & GPUSYNC__CLOSED && !wait->drains;
         bool lost = (goal->number || goal->unordered) && gpusync__lost_long(wait->device);
         if (!closed && !lost)
             return false;
@@ -2427,7 +2428,7 @@ static bool gpusync__check_now(gpusync__wait *wait, bool first)
 /* Looks at what a goal waits for, if that is not reached. */
 static void gpusync__look_at(const gpusync__goal *goal)
 {
-    gpusync__target *t = goal->target;
+    gpusync__object *t = goal->object;
     uint64_t last = goal->number && !goal->unordered ? goal->number : UINT64_MAX;
     if (t->kind->look && !goal->over && GPUSYNC__LOAD(&t->head.completed) < last)
         t->kind->look(t, last);
@@ -2455,7 +2456,7 @@ static uint64_t gpusync__worth(const gpusync__wait *wait, gpusync__pace *pace, u
     if (!pace)
         return wait->count > GPUSYNC__MANY ? 0 : GPUSYNC__BLIND_NS;
     gpusync__lock(wait->device);
-    uint64_t ahead = wait->goals->number - wait->goals->target->head.completed;
+    uint64_t ahead = wait->goals->number - wait->goals->object->head.completed;
     uint64_t took = pace->took_ns, end = pace->ended_ns + ahead * took;
     bool skips = pace->skips != 0;
     pace->skips -= skips;
@@ -2508,7 +2509,7 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
     bool enough = false;
     for (size_t i = 0; i < wait->count && !enough; i++) {
         gpusync__goal *goal = &wait->goals[i];
-        gpusync__target *t = goal->target;
+        gpusync__object *t = goal->object;
         if (goal->over)
             continue;
         goal->sleeper = s;
@@ -2628,7 +2629,7 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
     const gpusync__goal *goal = wait->goals;
     while (goal->over)
         goal++;
-    gpusync__target *t = goal->target;
+    gpusync__object *t = goal->object;
     uint64_t now = gpusync_now_ns();
     gpusync__lock(wait->device);
     bool quiet = now < t->quiet_ns;
@@ -2670,7 +2671,7 @@ static void gpusync__count_wait(const gpusync__wait *wait, gpusync__pace *pace)
 static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, const gpusync_spin *set)
 {
     gpusync_device *dev = wait->device;
-    gpusync__target *t = wait->goals->target;
+    gpusync__object *t = wait->goals->object;
     gpusync__pace *pace = wait->count == 1 ? wait->goals->pace : NULL;
     const gpusync__tracer *tracer = gpusync__tracer_of(dev);
     uint64_t begun = tracer ? gpusync_now_ns() : 0;
@@ -2711,27 +2712,27 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return result;
 }
 
-/* A wait of the library's own for one thing of a target, to which the caller has a reference. */
+/* A wait of the library's own for one thing of a object, to which the caller has a reference. */
 static gpusync_result gpusync__await_goal(gpusync__goal *goal, uint64_t timeout_ns)
 {
     bool patient = timeout_ns == GPUSYNC_FOREVER;
-    gpusync__wait wait = {goal->target->device, goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, false, false, patient,
+    gpusync__wait wait = {goal->object->device, goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, false, false, patient,
                           GPUSYNC_ENDED_INLINE, 0,    0};
     return gpusync__await(&wait, timeout_ns, NULL);
 }
 
-/* The same of a destroy: it goes on though the target is closed. */
+/* The same of a destroy: it goes on though the object is closed. */
 static void gpusync__drain(gpusync__goal *goal)
 {
-    gpusync__wait wait = {goal->target->device, goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, true, false, true,
+    gpusync__wait wait = {goal->object->device, goal, 1, 1, GPUSYNC_WAIT_ALL, GPUSYNC_OK, NULL, true, false, true,
                           GPUSYNC_ENDED_INLINE, 0,    0};
     gpusync__sleep(&wait, gpusync_now_ns(), GPUSYNC_FOREVER);
 }
 
 /* -- a destroy */
 
-/* Closes the target. False: it was closed already. Under the lock. */
-static bool gpusync__shut(gpusync__target *t, gpusync__after *after)
+/* Closes the object. False: it was closed already. Under the lock. */
+static bool gpusync__shut(gpusync__object *t, gpusync__after *after)
 {
     if (t->alert & GPUSYNC__CLOSED)
         return false;
@@ -2741,7 +2742,7 @@ static bool gpusync__shut(gpusync__target *t, gpusync__after *after)
 }
 
 /* Destroys an object. ends: waits for what Metal has; true: it has given that up, because the device is lost. */
-static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__target *))
+static gpusync_result gpusync__close(gpusync__object *t, bool (*ends)(gpusync__object *))
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__goal calls = gpusync__for_calls;
@@ -2756,11 +2757,11 @@ static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__t
     if (!first)
         return GPUSYNC_ERROR_DESTROYED;
     bool gave_up = ends && ends(t);
-    calls.target = t;
+    calls.object = t;
     for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
         gpusync__lock(dev);
         owes = t->owed != 0;
-        size_t (*run)(gpusync_device *, const gpusync__target *, size_t) = dev->run_due;
+        size_t (*run)(gpusync_device *, const gpusync__object *, size_t) = dev->run_due;
         gpusync__unlock(dev);
         if (owes && (!run || !run(dev, t, SIZE_MAX)))
             gpusync__drain(&calls);
@@ -2777,11 +2778,11 @@ static gpusync_result gpusync__close(gpusync__target *t, bool (*ends)(gpusync__t
 
 /* A wait or a signal of work. */
 typedef struct gpusync__link {
-    gpusync__node node; /* first: of a wait that is not over, on its target; of a signal, on its timeline, with
+    gpusync__node node; /* first: of a wait that is not over, on its object; of a signal, on its timeline, with
                                    a reference to the work */
     struct gpusync__work *work;
     struct gpusync__link *next; /* of the work */
-    gpusync__target *target;    /* with a reference */
+    gpusync__object *object;    /* with a reference */
     uint64_t behind;            /* the lower value of its timeline that the GPU waits for before it signals; 0: none */
     bool signal;
     bool encoded; /* the GPU waits or signals, not the host */
@@ -2808,45 +2809,50 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 
 #define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
 
-/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `gate` to `gpu_end` are zero at
-   first. */
+/* The waits and signals of work, and what was open, of a submission. */
+typedef struct gpusync__links {
+    gpusync__link *first;        /* in the order in which they were added */
+    struct gpusync__work *parts; /* of a submission: what was open, to free with it; by place.next */
+    uint32_t count, listed;      /* listed: signals on their timelines */
+    bool by_host;                /* the host makes the points that are added, in place of the GPU */
+    bool encodes;                /* a wait of its own is for the GPU */
+    bool pointed;                /* a wait or signal was encoded into its buffer, or had not to be */
+    gpusync__link **end;
+    gpusync__node turn; /* of work with signals that Metal 4 has, with a reference: on the queue's timeline `passed` */
+    gpusync__link few[GPUSYNC__FEW];
+} gpusync__links;
+
+/* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `gate` to `gpu_end`, and of `links`
+   those up to `end`, are zero at first. */
 typedef struct gpusync__work {
     gpusync__node place;  /* first: in a ring of its queue, by its number: gpusync__home. next: of free memory */
     gpusync_queue *queue; /* with a reference */
     /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
        then the program's. With Metal 4 MTL4CommitOptions come before these. */
     void **buffers;
-    gpusync__link **links_end;
     uint32_t refs;          /* its ring, until it settles; blocks; listed signals; threads that look at it, enter, send,
                                trace, report it. Atomic */
-    gpusync__job tell;      /* that it has settled, to the trace, with a reference. next: of a list `dead` */
-    gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, `ready` or `over` */
+    gpusync__job tell;      /* that it has settled, to the trace, with a reference; frees it */
+    gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, held.ready or loose.over */
     void *few_buffers[GPUSYNC__FEW];
-    gpusync__link few_links[GPUSYNC__FEW];
+    gpusync__links links;
     const gpusync__gate *gate;      /* NULL: a plain commit */
-    gpusync__link *links;           /* in the order in which they were added */
     gpusync__callback *on_complete; /* of a submission, until it settles */
     gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
     const char *why;                /* of a failure of gpusync's own */
-    struct gpusync__work *parts;    /* of a submission: what was open, to free with it; by place.next */
     gpusync_result result;          /* how the work itself has ended; from SETTLED on with what it waited for, too */
     gpusync_failure failure;
     uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
     uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
-    uint32_t link_count, listed;  /* listed: signals on their timelines */
     uint32_t running;             /* completed handlers to come */
     uint32_t room;                /* what it takes of the queue's room */
     uint8_t state;
     bool unordered, submitted, marker;
-    bool by_host;      /* the host makes the points that are added, in place of the GPU */
-    bool encodes;      /* a wait of its own is for the GPU */
-    bool pointed;      /* a wait or signal was encoded into its buffer, or had not to be */
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
     bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
     uint64_t since_ns; /* when it was opened, got its ticket, was sent, ended on the GPU; if traced, settled */
     double gpu_start, gpu_end;
-    gpusync__node turn; /* of work with signals that Metal 4 has, with a reference: on the queue's timeline `passed` */
     char label[64];
 } gpusync__work;
 
@@ -2861,54 +2867,71 @@ typedef struct gpusync__port {
     void (*read_end)(gpusync__work *w, void *source, gpusync__after *after);
 } gpusync__port;
 
-struct gpusync_queue {
-    gpusync__target target; /* first */
-    void *metal;
-    void *user;
-    gpusync_spin own_spin;
-    uint32_t limit, log_size;
-    bool sticky, encoder_status;
-    const gpusync__port *port; /* NULL: not Metal 4 */
-    gpusync__target *passed;   /* of Metal 4: how much work with signals, in the order of sending, has made them */
-    void *known;               /* the class of a command buffer that fits the queue. Atomic */
-    uint64_t bad;              /* the highest ticket that failed. Read without the lock */
-    bool untold;               /* a failure sticks, or no wait for everything has told of one. Read without the lock */
-    /* A thread had work to send, and found the order lock taken: its holder looks once more after its unlock. Atomic */
-    bool missed;
-    gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
-    /* Under the device's lock. */
-    gpusync__node open;        /* the rings of work, by number: open work, */
-    gpusync__node line, loose; /* committed work with a ticket, and UNORDERED, that has not settled, */
-    gpusync__node late;        /* and settled work of which a handler or a value is to come */
-    uint64_t opened;           /* the last number of open work */
-    gpusync__work *held;       /* the first with a ticket that is HELD */
-    gpusync__node ready, over; /* the rings of UNORDERED work that is HELD, or has ended, and is to be judged */
-    gpusync__node rest;        /* the ring of sleepers that wait for UNORDERED work, by its number */
-    gpusync__node moved;       /* in the device's ring `moved`: ended work is to settle, as far as that may be now */
-    gpusync__job issue;        /* sends held work, likewise */
-    uint32_t held_count;       /* UNORDERED work, too */
-    uint32_t sent_count;       /* work that Metal has */
-    bool abandoned;            /* nothing that waits for the queue is released any more */
-    bool frozen;               /* Metal had work when the queue was given up: `completed` stands still */
-    gpusync__work *free_work;  /* memory of work that is gone: a queue has its own, for the caches of its threads */
-    uint32_t free_count;
-    uint32_t room;       /* taken: open, held and sent command buffers, at least one a ticket */
-    gpusync__node rooms; /* the ring of sleepers that wait for room, the first come first */
-    gpusync_error *log;  /* record n, from 0 on, at n % log_size */
-    uint64_t log_count;
+/* Failures. Record n, from 0 on, is at n % size. */
+typedef struct gpusync__record {
+    gpusync_error *errors;
+    uint64_t count;
+    uint32_t size;
+    uint64_t bad;        /* the highest ticket that failed. Read without the lock */
     uint64_t told;       /* records below this one count as told by waits for everything */
     uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
+    bool untold;         /* a failure sticks, or no wait for everything has told of one. Read without the lock */
+    bool sticky;
     gpusync_error stuck; /* the failure that sticks, or stuck last: that of work behind it up to this ticket, too */
     uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
+    void *user;          /* of the program's, for its errors */
+} gpusync__record;
+
+struct gpusync_queue {
+    gpusync__object object; /* first */
+    void *metal;
+    const gpusync__port *port; /* NULL: not Metal 4 */
+    gpusync__object *passed;   /* of Metal 4: how much work with signals, in the order of sending, has made them */
+    void *known;               /* the class of a command buffer that fits the queue. Atomic */
+    bool encoder_status;
+    gpusync__mutex order; /* ticket order is Metal's order: held from the ticket to [commit] */
+    /* Under the device's lock, but for what is read without it. Rings of work are by number. */
+    gpusync__node line; /* committed work with a ticket that has not settled, */
+    gpusync__node late; /* and settled work of which a handler or a value is to come */
+    struct {
+        gpusync__node works,
+            over;              /* UNORDERED work that has not settled; the part that has ended, and is to be judged */
+        gpusync__node waiting; /* the ring of sleepers that wait for UNORDERED work, by its number */
+    } loose;
+    struct {
+        gpusync__node works;
+        uint64_t last; /* the last number of open work */
+    } open;
+    struct {
+        gpusync__work *first; /* of those with a ticket */
+        uint32_t count;       /* UNORDERED work, too */
+        gpusync__node ready;  /* the ring of UNORDERED work that is to be judged */
+        gpusync__job issue;   /* sends */
+        bool missed; /* a thread had work to send, and found the order lock taken: its holder looks once more after its
+                        unlock. Atomic */
+    } held;
+    struct {
+        uint32_t taken, limit; /* by open, held and sent command buffers, at least one a ticket */
+        gpusync__node waiting; /* the ring of sleepers that wait for room, the first come first */
+    } room;
+    gpusync__node moved; /* in the device's ring `moved`: ended work is to settle, as far as that may be now */
+    uint32_t sent_count; /* work that Metal has */
+    bool abandoned;      /* nothing that waits for the queue is released any more */
+    bool frozen;         /* Metal had work when the queue was given up: `completed` stands still */
+    struct {
+        gpusync__work *first;
+        uint32_t count;
+    } memory; /* of work that is gone: a queue has its own, for the caches of its threads */
+    gpusync__record record;
     gpusync__pace pace;
 };
 
-static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
-static void gpusync__look_at_queue(gpusync__target *t, uint64_t last);
+static int gpusync__ticket_stands(const gpusync__object *t, uint64_t number, gpusync_error *error);
+static void gpusync__look_at_queue(gpusync__object *t, uint64_t last);
 static gpusync__node *gpusync__ring_of(gpusync__goal *goal);
-static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after);
-static void gpusync__queue_leave(gpusync__target *t);
-static void gpusync__queue_free(gpusync__target *t);
+static void gpusync__shut_queue(gpusync__object *t, gpusync__after *after);
+static void gpusync__queue_leave(gpusync__object *t);
+static void gpusync__queue_free(gpusync__object *t);
 
 static const gpusync__kind gpusync__queues = {
     "queue",
@@ -2923,13 +2946,13 @@ static const gpusync__kind gpusync__queues = {
     gpusync__queue_free,
 };
 
-static gpusync_queue *gpusync__queue_of(const gpusync__target *t)
+static gpusync_queue *gpusync__queue_of(const gpusync__object *t)
 {
     return (gpusync_queue *)(uintptr_t)t;
 }
 
-/* The same of any target; NULL: it is none. */
-static gpusync_queue *gpusync__as_queue(const gpusync__target *t)
+/* The same of any object; NULL: it is none. */
+static gpusync_queue *gpusync__as_queue(const gpusync__object *t)
 {
     return t->kind == &gpusync__queues ? gpusync__queue_of(t) : NULL;
 }
@@ -2947,8 +2970,8 @@ static gpusync__work *gpusync__next(const gpusync_queue *q, const gpusync__work 
     if (n == &q->late)
         n = q->line.next;
     if (n == &q->line)
-        n = q->loose.next;
-    return gpusync__work_at(&q->loose, n);
+        n = q->loose.works.next;
+    return gpusync__work_at(&q->loose.works, n);
 }
 
 /* The first work with a ticket that has not settled, or NULL. */
@@ -2960,7 +2983,7 @@ static gpusync__work *gpusync__first(const gpusync_queue *q)
 /* The next held work behind this one; NULL: the first, there is no more. */
 static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__work *last)
 {
-    gpusync__work *w = q->held_count ? gpusync__next(q, last) : NULL;
+    gpusync__work *w = q->held.count ? gpusync__next(q, last) : NULL;
     while (w && w->state != GPUSYNC__HELD)
         w = gpusync__next(q, w);
     return w;
@@ -2969,7 +2992,7 @@ static gpusync__work *gpusync__next_held(const gpusync_queue *q, const gpusync__
 /* How much committed work of the queue has not settled. */
 static uint64_t gpusync__unsettled(const gpusync_queue *q)
 {
-    return q->target.head.committed + q->target.head.submitted - q->pace.stats.completions;
+    return q->object.head.committed + q->object.head.submitted - q->pace.stats.completions;
 }
 
 /* UNORDERED work has none. */
@@ -2989,10 +3012,10 @@ static inline bool gpusync__has_times(const gpusync__work *w)
 /* Memory of work that is gone, or NULL. Under the lock. */
 static inline gpusync__work *gpusync__reuse(gpusync_queue *q)
 {
-    gpusync__work *w = q->free_work;
+    gpusync__work *w = q->memory.first;
     if (w) {
-        q->free_work = (gpusync__work *)(void *)w->place.next;
-        q->free_count--;
+        q->memory.first = (gpusync__work *)(void *)w->place.next;
+        q->memory.count--;
     }
     return w;
 }
@@ -3002,9 +3025,9 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
 {
     void **many = NULL;
     if (!w) {
-        gpusync__lock(q->target.device);
+        gpusync__lock(q->object.device);
         w = gpusync__reuse(q);
-        gpusync__unlock(q->target.device);
+        gpusync__unlock(q->object.device);
     }
     if (!w && (w = (gpusync__work *)GPUSYNC_MALLOC(sizeof *w)) == NULL)
         return NULL;
@@ -3012,17 +3035,18 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
         GPUSYNC_FREE(w);
         return NULL;
     }
-    /* In two parts: gcc 12 makes a loop of more than 80 bytes on x86-64 (rep stos), and single stores of fewer. */
+    /* In parts: gcc 12 makes a loop of more than 80 bytes on x86-64 (rep stos), and single stores of fewer. */
+    memset(&w->links, 0, offsetof(gpusync__links, end));
     memset(&w->gate, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, gate));
-    memset(&w->count, 0, offsetof(gpusync__work, turn) - offsetof(gpusync__work, count));
-    w->turn.next = w->place.next = w->stirring.next = NULL;
+    memset(&w->count, 0, offsetof(gpusync__work, label) - offsetof(gpusync__work, count));
+    w->links.turn.next = w->place.next = w->stirring.next = NULL;
     w->tell.listed = false;
     w->label[0] = '\0';
     w->buffers = many ? many : w->few_buffers;
-    w->links_end = &w->links;
+    w->links.end = &w->links.first;
     w->refs = 1;
     w->queue = q;
-    gpusync__keep(&q->target);
+    gpusync__keep(&q->object);
     return w;
 }
 
@@ -3032,7 +3056,7 @@ static void gpusync__return_room(const gpusync__work *w);
 static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
-    gpusync_device *dev = q->target.device;
+    gpusync_device *dev = q->object.device;
     void *pool = gpusync__pool_push(); /* for what the end of objects of the program's autoreleases */
     for (uint32_t i = 0; i < w->count; i++)
         gpusync__release(w->buffers[i]);
@@ -3046,16 +3070,16 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
     if (w->unsent)
         gpusync__return_room(w); /* Metal has let its command buffers go, and counts them no more */
     gpusync__lock(dev);
-    bool keeps = q->free_count < GPUSYNC__FREE_WORK;
+    bool keeps = q->memory.count < GPUSYNC__FREE_WORK;
     if (keeps) {
-        w->place.next = (gpusync__node *)(void *)q->free_work;
-        q->free_work = w;
-        q->free_count++;
+        w->place.next = (gpusync__node *)(void *)q->memory.first;
+        q->memory.first = w;
+        q->memory.count++;
     }
     gpusync__unlock(dev);
     if (!keeps)
         GPUSYNC_FREE(w);
-    gpusync__unref(&q->target);
+    gpusync__unref(&q->object);
 }
 
 static void gpusync__work_unref(gpusync__work *w)
@@ -3084,7 +3108,7 @@ static void gpusync__bury(gpusync__work *w, gpusync__after *after)
 /* Takes settled work off its queue of which nothing is to come. */
 static void gpusync__forget(gpusync__work *w)
 {
-    if (w->state == GPUSYNC__SETTLED && !w->running && !w->listed)
+    if (w->state == GPUSYNC__SETTLED && !w->running && !w->links.listed)
         gpusync__unlist(&w->place);
 }
 
@@ -3093,7 +3117,7 @@ static void gpusync__tell(gpusync__job *job, gpusync__after *after)
 {
     gpusync__work *w = GPUSYNC__OF(gpusync__work, tell, job);
     (void)after;
-    const gpusync__tracer *tracer = gpusync__tracer_of(w->queue->target.device);
+    const gpusync__tracer *tracer = gpusync__tracer_of(w->queue->object.device);
     if (tracer)
         tracer->work(GPUSYNC_TRACE_ENDED, w, w->since_ns);
     gpusync__work_unref(w);
@@ -3121,14 +3145,14 @@ GPUSYNC__APART void gpusync__describe(const gpusync__work *w, gpusync_error *err
         gpusync__own_error(error, w->result, why);
         error->failure = w->failure;
         if (w->result == GPUSYNC_ERROR_DEVICE_LOST)
-            *error = w->queue->target.device->loss;
+            *error = w->queue->object.device->loss;
         gpusync__copy_text(error->label, sizeof error->label, w->label);
     }
     error->transient = w->failure == GPUSYNC_FAILURE_INNOCENT_VICTIM || w->failure == GPUSYNC_FAILURE_NOT_PERMITTED ||
                        w->failure == GPUSYNC_FAILURE_OUT_OF_MEMORY;
     error->ticket = error->origin = gpusync__ticket_of(w);
-    error->queue_user = w->queue->user;
-    gpusync__copy_text(error->queue_label, sizeof error->queue_label, w->queue->target.label);
+    error->queue_user = w->queue->record.user;
+    gpusync__copy_text(error->queue_label, sizeof error->queue_label, w->queue->object.label);
 }
 
 /* Notes why gpusync gives work up. What Metal told of it comes first. */
@@ -3145,11 +3169,11 @@ static void gpusync__doom(gpusync__work *w, gpusync_result result, const char *w
 /* Tells of a command buffer that failed. */
 GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
 {
-    gpusync_device *dev = w->queue->target.device;
+    gpusync_device *dev = w->queue->object.device;
     gpusync_error error;
     char name[96];
     gpusync__describe(w, &error);
-    gpusync__name(&w->queue->target, name);
+    gpusync__name(&w->queue->object, name);
     char code[96] = "", encoder[80] = "";
     if (error.domain[0])
         snprintf(code, sizeof code, " (%s %" PRId64 ")", error.domain, error.code);
@@ -3163,13 +3187,13 @@ GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
 /* Puts a failure on record. */
 static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error)
 {
-    gpusync_error *record = &q->log[q->log_count % q->log_size];
-    if (q->log_count++ >= q->log_size && record->ticket)
-        q->dropped_to = (uint64_t)record->ticket;
+    gpusync_error *record = &q->record.errors[q->record.count % q->record.size];
+    if (q->record.count++ >= q->record.size && record->ticket)
+        q->record.dropped_to = (uint64_t)record->ticket;
     *record = *error;
-    GPUSYNC__STORE(&q->untold, true);
+    GPUSYNC__STORE(&q->record.untold, true);
     if (error->ticket)
-        GPUSYNC__STORE(&q->bad, (uint64_t)error->ticket);
+        GPUSYNC__STORE(&q->record.bad, (uint64_t)error->ticket);
 }
 
 /* How a ticket that has settled ended: by its info, or its record, or as RESULT_UNKNOWN, if newer ones pushed that
@@ -3177,19 +3201,19 @@ static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error
 static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_error *error)
 {
     const gpusync__info *info = &q->pace.infos[ticket % GPUSYNC__INFOS];
-    uint64_t n = q->log_count, first = n > q->log_size ? n - q->log_size : 0;
-    if (!ticket || ticket > q->bad || (info->ticket == ticket && !info->failed))
+    uint64_t n = q->record.count, first = n > q->record.size ? n - q->record.size : 0;
+    if (!ticket || ticket > q->record.bad || (info->ticket == ticket && !info->failed))
         return GPUSYNC__WELL;
-    while (n > first && q->log[(n - 1) % q->log_size].ticket != (gpusync_ticket)ticket)
+    while (n > first && q->record.errors[(n - 1) % q->record.size].ticket != (gpusync_ticket)ticket)
         n--;
-    if (n == first && ticket > q->dropped_to)
+    if (n == first && ticket > q->record.dropped_to)
         return GPUSYNC__WELL;
     if (error && n > first)
-        *error = q->log[(n - 1) % q->log_size];
+        *error = q->record.errors[(n - 1) % q->record.size];
     if (error && n == first) {
         gpusync__own_error(error, GPUSYNC_ERROR_RESULT_UNKNOWN, "the work ended, but how is no longer on record");
-        gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->target.label);
-        error->queue_user = q->user;
+        gpusync__copy_text(error->queue_label, sizeof error->queue_label, q->object.label);
+        error->queue_user = q->record.user;
         error->ticket = error->origin = (gpusync_ticket)ticket;
     }
     return GPUSYNC__BADLY;
@@ -3198,14 +3222,14 @@ static int gpusync__ticket_end(const gpusync_queue *q, uint64_t ticket, gpusync_
 /* Whether a failure sticks. */
 static bool gpusync__sticks(const gpusync_queue *q)
 {
-    return q->stuck_to == UINT64_MAX;
+    return q->record.stuck_to == UINT64_MAX;
 }
 
 /* Whether the failure that sticks, or stuck, is that of this work, too, which was committed before the clear. It is a
    later ticket: they settle in their order. */
 static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
 {
-    return !w->unordered && !w->marker && w->place.number <= q->stuck_to;
+    return !w->unordered && !w->marker && w->place.number <= q->record.stuck_to;
 }
 
 /* -- what goes on when a number of the queue has come */
@@ -3214,10 +3238,10 @@ static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
 static bool gpusync__has_settled(const gpusync_queue *q, uint64_t ticket)
 {
     const gpusync__node *first = q->line.next;
-    return ticket <= q->target.head.completed || (q->frozen && (first == &q->line || ticket < first->number));
+    return ticket <= q->object.head.completed || (q->frozen && (first == &q->line || ticket < first->number));
 }
 
-static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+static int gpusync__ticket_stands(const gpusync__object *t, uint64_t number, gpusync_error *error)
 {
     const gpusync_queue *q = gpusync__queue_of(t);
     return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
@@ -3226,8 +3250,8 @@ static int gpusync__ticket_stands(const gpusync__target *t, uint64_t number, gpu
 /* Has held work sent that may go. */
 static void gpusync__issue_later(gpusync_queue *q, gpusync__after *after)
 {
-    if (gpusync__later(after, &q->issue))
-        gpusync__keep(&q->target);
+    if (gpusync__later(after, &q->held.issue))
+        gpusync__keep(&q->object);
 }
 
 /* Has work judged that is HELD or has ended: something that it waits for has changed. With a ticket only the first of its
@@ -3237,9 +3261,9 @@ static void gpusync__stir(gpusync__work *w, gpusync__after *after)
     gpusync_queue *q = w->queue;
     bool held = w->state == GPUSYNC__HELD;
     if (w->unordered && !w->stirring.next)
-        gpusync__put((held ? &q->ready : &q->over)->prev, &w->stirring);
+        gpusync__put((held ? &q->held.ready : &q->loose.over)->prev, &w->stirring);
     if (!held && !q->moved.next)
-        gpusync__put(q->target.device->moved.prev, &q->moved);
+        gpusync__put(q->object.device->moved.prev, &q->moved);
     if (held)
         gpusync__issue_later(q, after);
 }
@@ -3254,24 +3278,25 @@ static void gpusync__stir_held(gpusync_queue *q, gpusync__after *after)
 /* `completed` and `ended` follow the work that has settled, unless they are frozen. */
 static void gpusync__publish(gpusync_queue *q, bool unordered, gpusync__after *after)
 {
-    gpusync__head *head = &q->target.head;
-    const gpusync__node *ring = unordered ? &q->loose : &q->line;
+    gpusync__head *head = &q->object.head;
+    const gpusync__node *ring = unordered ? &q->loose.works : &q->line;
     uint64_t last = unordered ? head->submitted : head->committed;
     uint64_t settled = ring->next == ring ? last : ring->next->number - 1;
     if (!q->frozen)
         GPUSYNC__STORE(unordered ? &head->ended : &head->completed, settled);
-    gpusync__rise(unordered ? &q->rest : &q->target.waiting, settled, after);
+    gpusync__rise(unordered ? &q->loose.waiting : &q->object.waiting, settled, after);
 }
 
 /* Has a failure stick to its queue: see gpusync_queue_clear_failure. */
 static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
 {
-    if (!q->sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED || w->place.number <= q->stuck_to)
+    if (!q->record.sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED ||
+        w->place.number <= q->record.stuck_to)
         return;
-    q->stuck = *error;
-    q->stuck_to = UINT64_MAX;
-    gpusync__rouse_all(&q->rooms, true, after);
-    gpusync__alarm(&q->target, GPUSYNC__STUCK);
+    q->record.stuck = *error;
+    q->record.stuck_to = UINT64_MAX;
+    gpusync__rouse_all(&q->room.waiting, true, after);
+    gpusync__alarm(&q->object, GPUSYNC__STUCK);
     gpusync__stir_held(q, after);
 }
 
@@ -3287,7 +3312,7 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
         gpusync__describe(w, &error);
     } else {
         if (!w->gate || w->gate->outcome(w, &error, after) != GPUSYNC__BADLY)
-            error = q->stuck;
+            error = q->record.stuck;
         if (!error.inherited)
             error.origin = error.ticket;
         error.inherited = true;
@@ -3344,7 +3369,7 @@ static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     q->pace.stats.completions++;
     if (w->gate)
         w->gate->settled(w, after);
-    if (gpusync__tracer_of(q->target.device) && q != q->target.device->blocks) {
+    if (gpusync__tracer_of(q->object.device) && q != q->object.device->blocks) {
         GPUSYNC__ADD(&w->refs, 1);
         w->since_ns = gpusync_now_ns();
         w->tell.run = gpusync__tell;
@@ -3357,10 +3382,10 @@ static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     }
     gpusync__unlist(&w->stirring); /* the timelines that it failed may be those that it waited for */
     gpusync__unlist(&w->place);
-    if (w->running || w->listed)
+    if (w->running || w->links.listed)
         gpusync__insert(&q->late, &w->place);
     gpusync__publish(q, w->unordered, after);
-    if (w->turn.next) /* Metal has not made the signals yet */
+    if (w->links.turn.next) /* Metal has not made the signals yet */
         q->passed->kind->tend(q->passed, after);
     gpusync__bury(w, after);
     return true;
@@ -3372,8 +3397,8 @@ static void gpusync__settle_all(gpusync__node *moved, gpusync__after *after)
     gpusync_queue *q = GPUSYNC__OF(gpusync_queue, moved, moved);
     gpusync__work *w;
     while ((w = gpusync__first(q)) != NULL && w->state == GPUSYNC__ENDED && gpusync__settle(q, w, after)) {}
-    while (q->over.next != &q->over) {
-        w = GPUSYNC__OF(gpusync__work, stirring, q->over.next);
+    while (q->loose.over.next != &q->loose.over) {
+        w = GPUSYNC__OF(gpusync__work, stirring, q->loose.over.next);
         gpusync__unlist(&w->stirring);
         gpusync__settle(q, w, after);
     }
@@ -3394,7 +3419,7 @@ GPUSYNC__APART gpusync_result gpusync__refusal(uint32_t alert, bool marker)
 /* Why the queue takes no new work. OK: it does. */
 static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marker)
 {
-    uint32_t alert = GPUSYNC__LOAD(&q->target.alert);
+    uint32_t alert = GPUSYNC__LOAD(&q->object.alert);
     return alert < GPUSYNC__STUCK ? GPUSYNC_OK : gpusync__refusal(alert, marker);
 }
 
@@ -3402,7 +3427,7 @@ static inline gpusync_result gpusync__refuses(const gpusync_queue *q, bool marke
    Metal counts a buffer until its handler returns, gpusync until it begins. */
 static bool gpusync__has_room(const gpusync_queue *q)
 {
-    return q->room < q->limit;
+    return q->room.taken < q->room.limit;
 }
 
 /* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
@@ -3410,9 +3435,9 @@ static bool gpusync__has_room(const gpusync_queue *q)
 static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
-    q->room -= w->room;
-    for (gpusync__node *e; (e = q->rooms.next) != &q->rooms && gpusync__has_room(q);) {
-        q->room++;
+    q->room.taken -= w->room;
+    for (gpusync__node *e; (e = q->room.waiting.next) != &q->room.waiting && gpusync__has_room(q);) {
+        q->room.taken++;
         e->number = 1;
         e->fire(e, after);
     }
@@ -3422,9 +3447,9 @@ static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *af
 GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__lock(w->queue->target.device);
+    gpusync__lock(w->queue->object.device);
     gpusync__give_room(w, &after);
-    gpusync__finish(w->queue->target.device, &after);
+    gpusync__finish(w->queue->object.device, &after);
 }
 
 /* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, or
@@ -3448,15 +3473,15 @@ static inline void gpusync__end(gpusync__work *w, uint64_t now, gpusync__after *
 /* Work is HELD no more: the ordered work that is held behind it is judged. */
 static void gpusync__unhold(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    q->held_count--;
+    q->held.count--;
     gpusync__unlist(&w->stirring);
-    if (q->held != w)
+    if (q->held.first != w)
         return;
     do
-        q->held = gpusync__work_at(&q->line, q->held->place.next);
-    while (q->held && q->held->state != GPUSYNC__HELD); /* a marker is not held */
-    if (q->held)
-        gpusync__stir(q->held, after);
+        q->held.first = gpusync__work_at(&q->line, q->held.first->place.next);
+    while (q->held.first && q->held.first->state != GPUSYNC__HELD); /* a marker is not held */
+    if (q->held.first)
+        gpusync__stir(q->held.first, after);
 }
 
 /* Ends work that will never run, or whose end nothing tells. */
@@ -3474,9 +3499,9 @@ static void gpusync__give_up(gpusync__work *w, gpusync__after *after)
 /* Whether work may go to Metal. NOT_YET: it is listed where that may change. BADLY: it never will. */
 static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    if (q->target.alert & GPUSYNC__CLOSED)
+    if (q->object.alert & GPUSYNC__CLOSED)
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
-    else if (q->target.alert & GPUSYNC__LOST)
+    else if (q->object.alert & GPUSYNC__LOST)
         gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
     if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
         return GPUSYNC__BADLY;
@@ -3508,14 +3533,14 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     if (dev->log)
         gpusync__later(after, &dev->loses);
-    if (dev->on_lost.node.fire && (dev->objects || !dev->ends))
+    if (dev->on_lost.node.fire && (dev->alive || !dev->ends))
         dev->on_lost.node.fire(&dev->on_lost.node, after);
-    for (gpusync__target *t = dev->targets; t; t = t->next) {
+    for (gpusync__object *t = dev->objects; t; t = t->next) {
         gpusync__alarm(t, GPUSYNC__LOST);
         if (!gpusync__as_queue(t))
             continue;
         gpusync__stir_held(gpusync__queue_of(t), after);
-        gpusync__rouse_all(&gpusync__queue_of(t)->rooms, true, after);
+        gpusync__rouse_all(&gpusync__queue_of(t)->room.waiting, true, after);
     }
 }
 
@@ -3532,7 +3557,7 @@ GPUSYNC__APART bool gpusync__has_error(void *source)
    wait of the work. Its text is read without a lock; without memory for it the failure is known all the same. */
 GPUSYNC__APART void gpusync__failed(gpusync__work *w, void *source, gpusync__after *after)
 {
-    gpusync_device *dev = w->queue->target.device;
+    gpusync_device *dev = w->queue->object.device;
     gpusync_error told, *error = (gpusync_error *)GPUSYNC_MALLOC(sizeof *error);
     gpusync__read_failure(source, w->queue->port ? w->buffers[w->first] : source, &told); /* a feedback has no label */
     if (!told.label[0])
@@ -3599,7 +3624,7 @@ static inline void gpusync__end_if_over(gpusync__work *w, uint32_t running, uint
 /* Ends the work before its last handler reads when the GPU ran, which may take long: other threads wait for the end. */
 GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
 {
-    gpusync_device *dev = w->queue->target.device;
+    gpusync_device *dev = w->queue->object.device;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(dev);
     gpusync__end_if_over(w, w->running - 1, now, &after); /* waits for handlers go on later, with the times */
@@ -3618,7 +3643,8 @@ static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusyn
     if (!w->unordered && !w->deaf && info->ticket == w->place.number)
         gpusync__show_times(w, info);
     gpusync__forget(w);
-    gpusync__rise(w->unordered ? &q->rest : &q->target.waiting, w->place.number, after); /* waits for handlers */
+    gpusync__rise(w->unordered ? &q->loose.waiting : &q->object.waiting, w->place.number,
+                  after); /* waits for handlers */
 }
 
 /* What Metal reads of a block, by the Clang Block ABI. */
@@ -3676,7 +3702,7 @@ static void gpusync__completed(void *block, void *argument)
     gpusync__work *w = gpusync__take_work(block);
     if (!w)
         return;
-    gpusync_device *dev = w->queue->target.device;
+    gpusync_device *dev = w->queue->object.device;
     /* The argument is perhaps a wrapper of the command buffer. */
     void *source = w->queue->port ? argument : w->buffers[((gpusync__handler *)block)->index];
     if (argument)
@@ -3757,7 +3783,7 @@ static bool gpusync__is_over(const gpusync__work *w, bool *failed)
 /* Ends work that a look has found over. The first failure is the work's; a later one may tell of the loss. */
 static void gpusync__found_over(gpusync__work *w, bool failed)
 {
-    gpusync_device *dev = w->queue->target.device;
+    gpusync_device *dev = w->queue->object.device;
     gpusync__after after = GPUSYNC__NOTHING;
     uint64_t now = gpusync_now_ns();
     for (uint32_t i = 0; failed && i < w->count; i++)
@@ -3779,10 +3805,10 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
     bool ordered = true, unordered = true, failed;
     gpusync__work *last = NULL; /* that is not over, with a reference */
     while (ordered || unordered) {
-        gpusync__lock(q->target.device);
+        gpusync__lock(q->object.device);
         gpusync__work *w = gpusync__next_sent(q, last, most, !ordered);
-        unordered = w && most == UINT64_MAX && q->loose.next != &q->loose;
-        gpusync__unlock(q->target.device);
+        unordered = w && most == UINT64_MAX && q->loose.works.next != &q->loose.works;
+        gpusync__unlock(q->object.device);
         if (w && gpusync__is_over(w, &failed)) {
             gpusync__found_over(w, failed);
             continue;
@@ -3801,7 +3827,7 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
 static void gpusync__abandon(gpusync_queue *q)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync_device *dev = q->target.device;
+    gpusync_device *dev = q->object.device;
     gpusync__mutex_lock(&q->order);
     gpusync__mutex_unlock(&q->order);
     gpusync__look(q, UINT64_MAX);
@@ -3827,7 +3853,7 @@ static void gpusync__abandon(gpusync_queue *q)
 }
 
 /* The look of the kind. A queue of a lost device that is destroyed later is given up. */
-static void gpusync__look_at_queue(gpusync__target *t, uint64_t last)
+static void gpusync__look_at_queue(gpusync__object *t, uint64_t last)
 {
     gpusync_queue *q = gpusync__queue_of(t);
     gpusync__look(q, last);
@@ -3850,27 +3876,27 @@ static void gpusync__look_at_queue(gpusync__target *t, uint64_t last)
 /* The open work of this buffer, or NULL. Under the lock. */
 static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buffer)
 {
-    gpusync__work *w = gpusync__work_at(&q->open, q->open.next);
+    gpusync__work *w = gpusync__work_at(&q->open.works, q->open.works.next);
     while (w && w->buffers[0] != buffer)
-        w = gpusync__work_at(&q->open, w->place.next);
+        w = gpusync__work_at(&q->open.works, w->place.next);
     return w;
 }
 
 /* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    w->place.number = ++q->opened;
-    gpusync__put(q->open.prev, &w->place);
+    w->place.number = ++q->open.last;
+    gpusync__put(q->open.works.prev, &w->place);
 }
 
 /* Takes a place for a command buffer. While threads wait for one there is none: a free place becomes theirs. */
 static gpusync_result gpusync__reserve(gpusync__work *w)
 {
     gpusync_queue *q = w->queue;
-    gpusync__lock(q->target.device);
+    gpusync__lock(q->object.device);
     w->room = gpusync__has_room(q);
-    q->room += w->room;
-    gpusync__unlock(q->target.device);
+    q->room.taken += w->room;
+    gpusync__unlock(q->object.device);
     return w->room ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
 }
 
@@ -3878,20 +3904,20 @@ static gpusync_result gpusync__reserve(gpusync__work *w)
    buffers, and the last was opened a second ago, a wait without a limit is in vain. */
 static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
-    gpusync_queue *q = gpusync__queue_of(goal->target);
+    gpusync_queue *q = gpusync__queue_of(goal->object);
     gpusync__node *n = &goal->node;
-    bool free = !n->next && !n->number && q->rooms.next == &q->rooms && gpusync__has_room(q);
-    q->room += free;
+    bool free = !n->next && !n->number && q->room.waiting.next == &q->room.waiting && gpusync__has_room(q);
+    q->room.taken += free;
     if (free || n->number) { /* or a thread that gave room back has left the place to this one */
         n->number = 0;
         return GPUSYNC__WELL;
     }
     gpusync_result refused = gpusync__refuses(q, false);
-    const gpusync__work *last = gpusync__work_at(&q->open, q->open.prev);
+    const gpusync__work *last = gpusync__work_at(&q->open.works, q->open.works.prev);
     uint32_t open = 0;
-    for (const gpusync__node *o = q->open.next; wait->patient && o != &q->open; o = o->next)
+    for (const gpusync__node *o = q->open.works.next; wait->patient && o != &q->open.works; o = o->next)
         open++;
-    if (refused == GPUSYNC_OK && open == q->room && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+    if (refused == GPUSYNC_OK && open == q->room.taken && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
         refused = GPUSYNC_ERROR_QUEUE_FULL;
     gpusync__explain(error, refused);
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
@@ -3907,7 +3933,7 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     if (result != GPUSYNC_OK || gpusync__reserve(w) == GPUSYNC_OK)
         return result;
     gpusync__goal goal = gpusync__for_room;
-    goal.target = &q->target;
+    goal.object = &q->object;
     result = gpusync__await_goal(&goal, timeout_ns);
     w->room = result == GPUSYNC_OK;
     return result == GPUSYNC_ERROR_WOULD_DEADLOCK && !timeout_ns ? GPUSYNC_NOT_READY : result;
@@ -3924,9 +3950,9 @@ static void gpusync__drop_open(gpusync__work *w, gpusync__after *after)
 /* Drops the open work of a closed queue, but not while it owes callbacks: they may encode. */
 static void gpusync__drop_all_open(gpusync_queue *q, gpusync__after *after)
 {
-    bool drops = q->target.alert & GPUSYNC__CLOSED && !q->target.owed;
-    while (drops && q->open.next != &q->open)
-        gpusync__drop_open(gpusync__work_at(&q->open, q->open.next), after);
+    bool drops = q->object.alert & GPUSYNC__CLOSED && !q->object.owed;
+    while (drops && q->open.works.next != &q->open.works)
+        gpusync__drop_open(gpusync__work_at(&q->open.works, q->open.works.next), after);
 }
 
 /* Drops work that was refused. Its room comes back with its memory. */
@@ -3990,12 +4016,12 @@ static gpusync_result gpusync__create_buffer(gpusync_queue *q, const gpusync_com
         result = GPUSYNC_ERROR_METAL_NIL;
     }
     gpusync__pool_pop(pool);
-    gpusync__lock(q->target.device);
+    gpusync__lock(q->object.device);
     if (result == GPUSYNC_OK)
         result = gpusync__refuses(q, false);
     if (result == GPUSYNC_OK)
         gpusync__open(q, w);
-    gpusync__unlock(q->target.device);
+    gpusync__unlock(q->object.device);
     if (result == GPUSYNC_OK)
         *out = made;
     else
@@ -4015,11 +4041,11 @@ GPUSYNC_API gpusync_result gpusync_command_buffer_create(gpusync_queue *queue, c
         return GPUSYNC_ERROR_UNSUPPORTED;
     if (!desc)
         desc = &none;
-    gpusync__keep(&queue->target); /* a destroy may begin */
+    gpusync__keep(&queue->object); /* a destroy may begin */
     gpusync_result result = desc->descriptor ? gpusync__check_descriptor(queue, desc) : GPUSYNC_OK;
     if (result == GPUSYNC_OK)
         result = gpusync__create_buffer(queue, desc, timeout_ns, out);
-    gpusync__unref(&queue->target);
+    gpusync__unref(&queue->object);
     return result;
 }
 
@@ -4028,7 +4054,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_command_buffer_discard(gpusync_queue *que
     gpusync__after after = GPUSYNC__NOTHING;
     if (!queue || !command_buffer)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_device *dev = queue->target.device;
+    gpusync_device *dev = queue->object.device;
     gpusync__lock(dev);
     gpusync__work *w = gpusync__find_open(queue, command_buffer);
     if (w)
@@ -4106,11 +4132,11 @@ static bool gpusync__is_held(const gpusync_queue *q, const void *buffer)
 /* Puts work behind all that the queue has, and gives it the next ticket, or number. */
 static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
 {
-    gpusync__head *head = &q->target.head;
+    gpusync__head *head = &q->object.head;
     uint64_t *last = w->unordered ? &head->submitted : &head->committed, number = *last + 1;
     w->place.number = number;
     GPUSYNC__STORE(last, number);
-    gpusync__put((w->unordered ? &q->loose : &q->line)->prev, &w->place);
+    gpusync__put((w->unordered ? &q->loose.works : &q->line)->prev, &w->place);
 }
 
 /* Turns work SENT: the caller sends it next, under the order lock. */
@@ -4158,7 +4184,7 @@ static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
 static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync__line_up(q, w);
-    bool front = !q->held || w->unordered || w->marker;
+    bool front = !q->held.first || w->unordered || w->marker;
     int may = !front ? GPUSYNC__NOT_YET : w->gate ? gpusync__judge(q, w, after) : GPUSYNC__WELL;
     if (now)
         w->since_ns = now;
@@ -4167,9 +4193,9 @@ static void gpusync__admit(gpusync_queue *q, gpusync__work *w, uint64_t now, gpu
         return;
     }
     w->state = GPUSYNC__HELD;
-    q->held_count++;
-    if (!q->held && !w->unordered)
-        q->held = w;
+    q->held.count++;
+    if (!q->held.first && !w->unordered)
+        q->held.first = w;
     q->pace.stats.held += may == GPUSYNC__NOT_YET;
     if (may == GPUSYNC__BADLY) /* it never runs */
         gpusync__give_up(w, after);
@@ -4181,7 +4207,7 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
                                          gpusync__after *after)
 {
     gpusync_result result = gpusync__refuses(q, w->marker);
-    if (result == GPUSYNC_OK && enqueued && (w->pointed || q->held))
+    if (result == GPUSYNC_OK && enqueued && (w->links.pointed || q->held.first))
         result = GPUSYNC_ERROR_ENQUEUED;
     if (result == GPUSYNC_OK && w->gate)
         result = w->gate->accept(w, after);
@@ -4196,7 +4222,7 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
    NULL: *result tells why not. */
 static gpusync__work *gpusync__bring(gpusync_queue *q, void *buffer, uint64_t now, gpusync_result *result)
 {
-    gpusync_device *dev = q->target.device;
+    gpusync_device *dev = q->object.device;
     gpusync__work *memory = gpusync__reuse(q);
     gpusync__unlock(dev);
     gpusync__mutex_unlock(&q->order);
@@ -4205,7 +4231,7 @@ static gpusync__work *gpusync__bring(gpusync_queue *q, void *buffer, uint64_t no
         w->since_ns = now ? now : gpusync_now_ns();
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
-    q->room += w != NULL; /* it is never refused for want of room */
+    q->room.taken += w != NULL; /* it is never refused for want of room */
     return w;
 }
 
@@ -4214,13 +4240,13 @@ static gpusync__work *gpusync__bring(gpusync_queue *q, void *buffer, uint64_t no
 static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *buffer, bool enqueued,
                                      gpusync_ticket *ticket)
 {
-    gpusync_device *dev = q->target.device;
+    gpusync_device *dev = q->object.device;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__work *foreign = NULL;
     gpusync_result result = GPUSYNC_OK;
-    uint64_t last = GPUSYNC__LOAD(&q->target.head.committed);
+    uint64_t last = GPUSYNC__LOAD(&q->object.head.committed);
     const gpusync__tracer *tracer = gpusync__tracer_of(dev);
-    bool timed = w || tracer || GPUSYNC__LOAD(&q->target.head.completed) >= last;
+    bool timed = w || tracer || GPUSYNC__LOAD(&q->object.head.completed) >= last;
     uint64_t now = timed ? gpusync_now_ns() : 0; /* else earlier work ends later: that counts for what tickets take */
     gpusync__mutex_lock(&q->order);
     gpusync__lock(dev);
@@ -4242,7 +4268,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     if (state == GPUSYNC__SENT)
         gpusync__send_work(dev, w);
     gpusync__mutex_unlock(&q->order);
-    bool missed = GPUSYNC__LOAD_SEQ(&q->missed);
+    bool missed = GPUSYNC__LOAD_SEQ(&q->held.missed);
     if (enters && tracer && now) {
         tracer->work(GPUSYNC_TRACE_COMMIT, w, now);
         if (state == GPUSYNC__SENT)
@@ -4281,10 +4307,10 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
 /* ------------------------------------------------------------------------------- >>points --
    Waits and polls for tickets, and for points of all kinds. */
 
-/* The target of a point: the first field of a timeline, too. */
-static inline gpusync__target *gpusync__target_of(const gpusync_point *point)
+/* The object of a point: the first field of a timeline, too. */
+static inline gpusync__object *gpusync__object_of(const gpusync_point *point)
 {
-    return point->timeline ? (gpusync__target *)(void *)point->timeline : &point->queue->target;
+    return point->timeline ? (gpusync__object *)(void *)point->timeline : &point->queue->object;
 }
 
 /* The number of a point that is not EVERYTHING. */
@@ -4293,13 +4319,13 @@ static inline gpusync_result gpusync__number_of(const gpusync_point *point, uint
     *number = point->timeline ? point->value : point->ticket > 0 ? (uint64_t)point->ticket : 0;
     if (point->timeline)
         return *number > GPUSYNC_MAX_VALUE ? GPUSYNC_ERROR_NOT_RISING : GPUSYNC_OK;
-    return *number > GPUSYNC__LOAD(&point->queue->target.head.committed) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
+    return *number > GPUSYNC__LOAD(&point->queue->object.head.committed) ? GPUSYNC_ERROR_INVALID_TICKET : GPUSYNC_OK;
 }
 
 /* The device of a point. NULL: it names nothing. */
 static gpusync_device *gpusync__device_of(const gpusync_point *point)
 {
-    return point->timeline || point->queue ? gpusync__target_of(point)->device : NULL;
+    return point->timeline || point->queue ? gpusync__object_of(point)->device : NULL;
 }
 
 /* The first work that a goal covers of which a handler is to come. NULL: there is none. */
@@ -4315,7 +4341,7 @@ static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusy
 static int gpusync__heard(const gpusync__goal *goal, int stands)
 {
     bool waits =
-        goal->handlers && stands != GPUSYNC__NOT_YET && gpusync__unheard(gpusync__queue_of(goal->target), goal);
+        goal->handlers && stands != GPUSYNC__NOT_YET && gpusync__unheard(gpusync__queue_of(goal->object), goal);
     return waits ? GPUSYNC__NOT_YET : stands;
 }
 
@@ -4323,7 +4349,7 @@ static int gpusync__heard(const gpusync__goal *goal, int stands)
 static int gpusync__one_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
     (void)wait;
-    return gpusync__heard(goal, gpusync__stands(goal->target, goal->number, error));
+    return gpusync__heard(goal, gpusync__stands(goal->object, goal->number, error));
 }
 
 /* How everything up to the goal stands: its failure is the oldest on record that had not been told when the wait began,
@@ -4331,16 +4357,16 @@ static int gpusync__one_stands(const gpusync__wait *wait, gpusync__goal *goal, g
    UNORDERED work has the ticket 0, and counts as soon as it is there. */
 static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
 {
-    gpusync_queue *q = gpusync__queue_of(goal->target);
+    gpusync_queue *q = gpusync__queue_of(goal->object);
     (void)wait;
     if (!error) {
-        q->told = goal->told > q->told ? goal->told : q->told;
-        GPUSYNC__STORE(&q->untold, q->told < q->log_count || gpusync__sticks(q));
+        q->record.told = goal->told > q->record.told ? goal->told : q->record.told;
+        GPUSYNC__STORE(&q->record.untold, q->record.told < q->record.count || gpusync__sticks(q));
         return GPUSYNC__BADLY;
     }
-    uint64_t first = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
+    uint64_t first = q->record.count > q->record.size ? q->record.count - q->record.size : 0;
     if (goal->fresh)
-        goal->from = q->told + 1;
+        goal->from = q->record.told + 1;
     goal->fresh = false;
     if (!gpusync__has_come(goal))
         return GPUSYNC__NOT_YET;
@@ -4348,8 +4374,8 @@ static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gp
     const gpusync_error *oldest = NULL;
     bool later = false; /* a record of a later ticket, which is not told yet, stands in between */
     goal->told = 0;
-    for (n += lost; n < q->log_count; n++) {
-        const gpusync_error *record = &q->log[n % q->log_size];
+    for (n += lost; n < q->record.count; n++) {
+        const gpusync_error *record = &q->record.errors[n % q->record.size];
         bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
         later |= !covered;
         if (!later)
@@ -4359,7 +4385,7 @@ static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gp
     }
     if (!oldest && !gpusync__sticks(q))
         return gpusync__heard(goal, GPUSYNC__WELL);
-    *error = oldest ? *oldest : q->stuck;
+    *error = oldest ? *oldest : q->record.stuck;
     error->dropped = lost;
     return gpusync__heard(goal, GPUSYNC__BADLY);
 }
@@ -4372,12 +4398,12 @@ static const gpusync__goal gpusync__for_everything = GPUSYNC__GOAL(gpusync__all_
 static void gpusync__goal_all(gpusync_queue *q, bool handlers, gpusync__goal *goal)
 {
     *goal = gpusync__for_everything;
-    goal->target = &q->target;
+    goal->object = &q->object;
     goal->pace = &q->pace;
     goal->fresh = true;
     goal->handlers = handlers;
-    goal->number = GPUSYNC__LOAD(&q->target.head.committed);
-    goal->unordered = GPUSYNC__LOAD(&q->target.head.submitted);
+    goal->number = GPUSYNC__LOAD(&q->object.head.committed);
+    goal->unordered = GPUSYNC__LOAD(&q->object.head.submitted);
 }
 
 /* Makes the goal of a point. */
@@ -4388,7 +4414,7 @@ static inline gpusync_result gpusync__goal_of(const gpusync_point *point, bool h
         return GPUSYNC_OK;
     }
     *goal = point->timeline ? gpusync__for_number : handlers ? gpusync__for_handlers : gpusync__for_ticket;
-    goal->target = gpusync__target_of(point);
+    goal->object = gpusync__object_of(point);
     goal->pace = point->timeline ? NULL : &point->queue->pace;
     goal->handlers = handlers && !point->timeline;
     return gpusync__number_of(point, &goal->number);
@@ -4399,7 +4425,7 @@ static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusy
 {
     size_t made = 0;
     gpusync__lock(dev);
-    for (gpusync__target *t = dev->targets; t && made < most; t = t->next) {
+    for (gpusync__object *t = dev->objects; t && made < most; t = t->next) {
         if (!gpusync__as_queue(t) || t->alert & GPUSYNC__CLOSED)
             continue;
         gpusync__goal_all(gpusync__queue_of(t), handlers, &goals[made++]);
@@ -4409,7 +4435,7 @@ static size_t gpusync__goals_of_device(gpusync_device *dev, bool handlers, gpusy
     return made;
 }
 
-/* Waits for goals, and drops the references to their targets. skips: a queue that closes is none of them. */
+/* Waits for goals, and drops the references to their objects. skips: a queue that closes is none of them. */
 static gpusync_result gpusync__wait_goals(gpusync_device *dev, gpusync__goal *goals, size_t count, gpusync_wait_for how,
                                           bool skips, uint64_t timeout_ns, const gpusync_wait_options *options,
                                           size_t *which)
@@ -4431,7 +4457,7 @@ static gpusync_result gpusync__wait_goals(gpusync_device *dev, gpusync__goal *go
     if (which)
         *which = wait.which;
     while (count)
-        gpusync__unref(goals[--count].target);
+        gpusync__unref(goals[--count].object);
     return result;
 }
 
@@ -4445,7 +4471,7 @@ GPUSYNC__APART gpusync_result gpusync__wait_point(const gpusync_point *point, ui
         dev ? gpusync__goal_of(point, options && options->handlers, &goal) : GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (result != GPUSYNC_OK)
         return gpusync__explain(options ? options->error : NULL, result);
-    gpusync__keep(goal.target);
+    gpusync__keep(goal.object);
     return gpusync__wait_goals(dev, &goal, 1, GPUSYNC_WAIT_ALL, false, timeout_ns, options, NULL);
 }
 
@@ -4455,14 +4481,14 @@ static inline bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticke
     if (!gpusync_is_done(q, ticket)) /* first: the record comes before `completed` */
         return false;
     if (ticket == GPUSYNC_EVERYTHING)
-        return !GPUSYNC__LOAD(&q->untold);
-    return (uint64_t)ticket - 1 >= GPUSYNC__LOAD(&q->bad); /* 0 and below, too */
+        return !GPUSYNC__LOAD(&q->record.untold);
+    return (uint64_t)ticket - 1 >= GPUSYNC__LOAD(&q->record.bad); /* 0 and below, too */
 }
 
 /* The same of a point, which names something: a value that is reached is well. */
 static inline bool gpusync__point_is_well(const gpusync_point *p)
 {
-    return p->timeline ? GPUSYNC__LOAD(&gpusync__target_of(p)->head.completed) >= p->value
+    return p->timeline ? GPUSYNC__LOAD(&gpusync__object_of(p)->head.completed) >= p->value
                        : gpusync__is_well(p->queue, p->ticket);
 }
 
@@ -4488,14 +4514,14 @@ static __attribute__((__noinline__)) gpusync_result gpusync__ask(gpusync_queue *
 {
     gpusync_error error;
     const gpusync__info *info = &q->pace.infos[goal->number % GPUSYNC__INFOS];
-    gpusync__lock(q->target.device);
+    gpusync__lock(q->object.device);
     int stands = goal->stands(NULL, goal, &error);
     bool ended = stands != GPUSYNC__NOT_YET && goal->stands == gpusync__one_stands;
     if (times && ended && info->ticket == goal->number) {
         times->gpu_start_s = info->gpu_start;
         times->gpu_end_s = info->gpu_end;
     }
-    gpusync__unlock(q->target.device);
+    gpusync__unlock(q->object.device);
     if (stands == GPUSYNC__BADLY)
         return error.result;
     return stands == GPUSYNC__WELL ? GPUSYNC_OK : GPUSYNC_NOT_READY;
@@ -4509,7 +4535,7 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (!times && gpusync__is_well(queue, ticket))
         return GPUSYNC_OK;
-    gpusync__target *t = &queue->target;
+    gpusync__object *t = &queue->object;
     gpusync__goal goal;
     const gpusync_point point = gpusync_at_ticket(queue, ticket);
     gpusync_result result = gpusync__goal_of(&point, false, &goal);
@@ -4554,7 +4580,7 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
     for (size_t i = 0; i < count && result == GPUSYNC_OK; i++)
         result = gpusync__goal_of(&points[i], options && options->handlers, &goals[i]);
     for (size_t i = 0; i < count && result == GPUSYNC_OK; i++)
-        gpusync__keep(goals[i].target);
+        gpusync__keep(goals[i].object);
     if (result == GPUSYNC_OK)
         result = gpusync__wait_goals(dev, goals, count, how, false, timeout_ns, options, which);
     else
@@ -4571,7 +4597,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
     gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (dev) {
         gpusync__lock(dev);
-        size_t count = dev->objects;
+        size_t count = dev->alive;
         gpusync__unlock(dev);
         goals = gpusync__many_goals(few, count);
         result = GPUSYNC_ERROR_OUT_OF_MEMORY;
@@ -4593,61 +4619,61 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
    ticket. */
 static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
 {
-    gpusync_queue *q = gpusync__queue_of(goal->target);
+    gpusync_queue *q = gpusync__queue_of(goal->object);
     const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
-    bool rest = w ? w->unordered : goal->unordered && q->target.head.completed >= goal->number;
+    bool rest = w ? w->unordered : goal->unordered && q->object.head.completed >= goal->number;
     if (w)
         goal->node.number = w->place.number;
     else if (rest)
         goal->node.number = goal->unordered;
     if (goal->stands == gpusync__room_stands)
-        return &q->rooms;
-    return rest ? &q->rest : &q->target.waiting;
+        return &q->room.waiting;
+    return rest ? &q->loose.waiting : &q->object.waiting;
 }
 
 /* Adds the counts of a queue. gpusync_stats has nothing but counts. */
 static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
 {
     gpusync_stats stats = q->pace.stats;
-    stats.commits = q->target.head.committed + q->target.head.submitted;
-    stats.failures = q->log_count;
-    stats.failures_dropped = q->log_count > q->log_size ? q->log_count - q->log_size : 0;
+    stats.commits = q->object.head.committed + q->object.head.submitted;
+    stats.failures = q->record.count;
+    stats.failures_dropped = q->record.count > q->record.size ? q->record.count - q->record.size : 0;
     for (size_t i = 0; i < sizeof stats / sizeof(uint64_t); i++)
         ((uint64_t *)(void *)sum)[i] += ((const uint64_t *)(const void *)&stats)[i];
 }
 
 /* A queue that is gone has its counts with the device. */
-static void gpusync__queue_leave(gpusync__target *t)
+static void gpusync__queue_leave(gpusync__object *t)
 {
     gpusync__add_stats(&t->device->stats, gpusync__queue_of(t));
 }
 
 /* Frees what a queue has but its own memory, however far its creation came. */
-static void gpusync__queue_free(gpusync__target *t)
+static void gpusync__queue_free(gpusync__object *t)
 {
     gpusync_queue *q = gpusync__queue_of(t);
     gpusync__release_pooled(q->metal);
-    for (gpusync__work *w; (w = q->free_work) != NULL;) {
-        q->free_work = (gpusync__work *)(void *)w->place.next;
+    for (gpusync__work *w; (w = q->memory.first) != NULL;) {
+        q->memory.first = (gpusync__work *)(void *)w->place.next;
         GPUSYNC_FREE(w);
     }
-    GPUSYNC_FREE(q->log);
+    GPUSYNC_FREE(q->record.errors);
     if (q->passed)
         gpusync__unref(q->passed);
 }
 
-static void gpusync__shut_queue(gpusync__target *t, gpusync__after *after)
+static void gpusync__shut_queue(gpusync__object *t, gpusync__after *after)
 {
     gpusync_queue *q = gpusync__queue_of(t);
     gpusync__drop_all_open(q, after);
     gpusync__rouse_all(&t->waiting, false, after);
-    gpusync__rouse_all(&q->rest, true, after);
-    gpusync__rouse_all(&q->rooms, true, after);
+    gpusync__rouse_all(&q->loose.waiting, true, after);
+    gpusync__rouse_all(&q->room.waiting, true, after);
     gpusync__stir_held(q, after);
 }
 
 /* What a destroy of a queue waits for. True: it has given work up that Metal has. */
-static bool gpusync__drain_queue(gpusync__target *t)
+static bool gpusync__drain_queue(gpusync__object *t)
 {
     gpusync_queue *q = gpusync__queue_of(t);
     gpusync__goal all;
@@ -4662,7 +4688,7 @@ static bool gpusync__drain_queue(gpusync__target *t)
 }
 
 /* The same without a wait. */
-static bool gpusync__give_up_queue(gpusync__target *t)
+static bool gpusync__give_up_queue(gpusync__object *t)
 {
     gpusync__abandon(gpusync__queue_of(t));
     return false;
@@ -4670,12 +4696,12 @@ static bool gpusync__give_up_queue(gpusync__target *t)
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy(gpusync_queue *queue)
 {
-    return gpusync__close((gpusync__target *)queue, gpusync__drain_queue);
+    return gpusync__close((gpusync__object *)queue, gpusync__drain_queue);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_abandon(gpusync_queue *queue)
 {
-    return gpusync__close((gpusync__target *)queue, gpusync__give_up_queue);
+    return gpusync__close((gpusync__object *)queue, gpusync__give_up_queue);
 }
 
 /* A new Metal queue, +1, or NULL. It holds more than the limit: see gpusync__has_room. */
@@ -4698,7 +4724,7 @@ static gpusync_result gpusync__take_queue(gpusync_queue *q, const gpusync_device
                        GPUSYNC__AS(uint64_t)(dev->metal, gpusync__sel.registryID))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     q->metal = gpusync__retain(given);
-    gpusync__copy_string(q->target.label, sizeof q->target.label, gpusync__send_id(given, gpusync__sel.label));
+    gpusync__copy_string(q->object.label, sizeof q->object.label, gpusync__send_id(given, gpusync__sel.label));
     return GPUSYNC_OK;
 }
 
@@ -4707,21 +4733,21 @@ static gpusync_result gpusync__metal_queue(gpusync_queue *q, gpusync_device *dev
 {
     if (desc->metal_queue)
         return gpusync__take_queue(q, dev, desc->metal_queue, gpusync__sel.commandBuffer);
-    q->metal = gpusync__new_queue(dev, q->limit, desc->label);
+    q->metal = gpusync__new_queue(dev, q->room.limit, desc->label);
     return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
 
 /* Makes the rings and jobs of a queue. */
 static void gpusync__queue_rings(gpusync_queue *q)
 {
-    gpusync__ring_init(&q->open);
+    gpusync__ring_init(&q->open.works);
     gpusync__ring_init(&q->line);
-    gpusync__ring_init(&q->loose);
+    gpusync__ring_init(&q->loose.works);
     gpusync__ring_init(&q->late);
-    gpusync__ring_init(&q->ready);
-    gpusync__ring_init(&q->over);
-    gpusync__ring_init(&q->rest);
-    gpusync__ring_init(&q->rooms);
+    gpusync__ring_init(&q->held.ready);
+    gpusync__ring_init(&q->loose.over);
+    gpusync__ring_init(&q->loose.waiting);
+    gpusync__ring_init(&q->room.waiting);
     q->moved.fire = gpusync__settle_all;
 }
 
@@ -4730,18 +4756,18 @@ static void gpusync__queue_init(gpusync_queue *q, const gpusync_queue_desc *desc
 {
     const uint32_t most = UINT32_MAX / 8;
     q->port = port;
-    q->limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : port ? most : 63;
-    q->limit = q->limit < most ? q->limit : most;
-    q->log_size = desc->error_log_count ? desc->error_log_count : 64;
+    q->room.limit = desc->max_command_buffer_count ? desc->max_command_buffer_count : port ? most : 63;
+    q->room.limit = q->room.limit < most ? q->room.limit : most;
+    q->record.size = desc->error_log_count ? desc->error_log_count : 64;
     gpusync__queue_rings(q);
-    q->sticky = desc->sticky_failure;
-    if (q->sticky && q->limit < most && q->log_size < q->limit)
-        q->log_size = q->limit; /* the first failure stays on record beside those that inherit it */
-    q->user = desc->user;
+    q->record.sticky = desc->sticky_failure;
+    if (q->record.sticky && q->room.limit < most && q->record.size < q->room.limit)
+        q->record.size = q->room.limit; /* the first failure stays on record beside those that inherit it */
+    q->record.user = desc->user;
     q->encoder_status = desc->encoder_status;
     if (desc->spin) {
-        q->own_spin = *desc->spin;
-        q->target.spin = &q->own_spin;
+        q->pace.own_spin = *desc->spin;
+        q->object.spin = &q->pace.own_spin;
     }
 }
 
@@ -4760,20 +4786,20 @@ static gpusync_result gpusync__queue_make(gpusync_device *dev, const gpusync_que
     if (!q)
         return result;
     gpusync__queue_init(q, desc, port);
-    q->log = (gpusync_error *)GPUSYNC_MALLOC((size_t)q->log_size * sizeof *q->log);
-    if (q->log) {
+    q->record.errors = (gpusync_error *)GPUSYNC_MALLOC((size_t)q->record.size * sizeof *q->record.errors);
+    if (q->record.errors) {
         void *pool = gpusync__pool_push();
         result = port ? port->make(q, dev, desc) : gpusync__metal_queue(q, dev, desc);
-        gpusync__copy_label(q->target.label, sizeof q->target.label, desc->label);
+        gpusync__copy_label(q->object.label, sizeof q->object.label, desc->label);
         gpusync__pool_pop(pool);
     }
     if (result == GPUSYNC_OK)
-        result = gpusync__target_begin(&q->target, dev, &gpusync__queues);
+        result = gpusync__object_begin(&q->object, dev, &gpusync__queues);
     if (result == GPUSYNC_OK) {
         *out = q;
         return result;
     }
-    gpusync__queue_free(&q->target);
+    gpusync__queue_free(&q->object);
     GPUSYNC_FREE(q);
     return result;
 }
@@ -4786,37 +4812,37 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_create(gpusync_device *device, cons
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_failure(gpusync_queue *queue, gpusync_error *error)
 {
-    if (!queue || !queue->sticky || !error)
+    if (!queue || !queue->record.sticky || !error)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__look(queue, UINT64_MAX);
-    gpusync__lock(queue->target.device);
+    gpusync__lock(queue->object.device);
     bool found = gpusync__sticks(queue);
     if (found)
-        *error = queue->stuck;
-    gpusync__unlock(queue->target.device);
+        *error = queue->record.stuck;
+    gpusync__unlock(queue->object.device);
     return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue, gpusync_ticket ticket)
 {
     gpusync_result result = GPUSYNC_OK;
-    if (!queue || !queue->sticky)
+    if (!queue || !queue->record.sticky)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__look(queue, UINT64_MAX);
-    gpusync__lock(queue->target.device);
-    const uint64_t committed = queue->target.head.committed;
-    if (queue->target.alert & GPUSYNC__CLOSED)
+    gpusync__lock(queue->object.device);
+    const uint64_t committed = queue->object.head.committed;
+    if (queue->object.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
     else if (ticket != GPUSYNC_EVERYTHING && ticket > (gpusync_ticket)committed)
         result = GPUSYNC_ERROR_INVALID_TICKET;
-    else if (gpusync__sticks(queue) && queue->stuck.ticket > ticket)
+    else if (gpusync__sticks(queue) && queue->record.stuck.ticket > ticket)
         result = GPUSYNC_NOT_READY;
     if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
-        queue->stuck_to = committed;
-        GPUSYNC__STORE(&queue->untold, queue->told < queue->log_count);
-        GPUSYNC__STORE(&queue->target.alert, queue->target.alert & ~(uint32_t)GPUSYNC__STUCK);
+        queue->record.stuck_to = committed;
+        GPUSYNC__STORE(&queue->record.untold, queue->record.told < queue->record.count);
+        GPUSYNC__STORE(&queue->object.alert, queue->object.alert & ~(uint32_t)GPUSYNC__STUCK);
     }
-    gpusync__unlock(queue->target.device);
+    gpusync__unlock(queue->object.device);
     return result;
 }
 
@@ -4824,17 +4850,17 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_next_error(gpusync_queue *queue, ui
 {
     if (!queue || !cursor || !error)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__lock(queue->target.device);
-    uint64_t first = queue->log_count > queue->log_size ? queue->log_count - queue->log_size : 0;
-    uint64_t at = *cursor == GPUSYNC_FROM_NOW ? queue->log_count : *cursor > first ? *cursor : first;
-    bool found = at < queue->log_count;
+    gpusync__lock(queue->object.device);
+    uint64_t first = queue->record.count > queue->record.size ? queue->record.count - queue->record.size : 0;
+    uint64_t at = *cursor == GPUSYNC_FROM_NOW ? queue->record.count : *cursor > first ? *cursor : first;
+    bool found = at < queue->record.count;
     if (found) {
-        *error = queue->log[at % queue->log_size];
+        *error = queue->record.errors[at % queue->record.size];
         error->dropped = at - *cursor;
     }
     if (found || *cursor == GPUSYNC_FROM_NOW)
         *cursor = at + found;
-    gpusync__unlock(queue->target.device);
+    gpusync__unlock(queue->object.device);
     return found ? GPUSYNC_OK : GPUSYNC_NOT_READY;
 }
 
@@ -4868,7 +4894,7 @@ static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc 
     gpusync__ring_init(&dev->moved);
     dev->loses.run = gpusync__log_loss;
     gpusync__ring_init(&dev->due);
-    dev->targets_end = &dev->targets;
+    dev->objects_end = &dev->objects;
     if (desc->hooks)
         dev->hooks = *desc->hooks;
     if (!dev->hooks.yield)
@@ -4945,7 +4971,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
         return GPUSYNC_ERROR_WOULD_DEADLOCK;
     gpusync__look_everywhere(dev); /* for signals of Metal 4, and for queues of a lost device that are to be given up */
     gpusync__lock(dev);
-    bool in_use = dev->objects != 0;
+    bool in_use = dev->alive != 0;
     if (!in_use) {
         gpusync__unlist(&dev->on_lost.node);
         dev->ends = true;
@@ -4982,13 +5008,13 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
    ========================================================================================= */
 
 /* ----------------------------------------------------------------------------- >>callbacks --
-   Layer 4. A callback is listed on its target, becomes due when that has the number, and is run by one thread at a
+   Layer 4. A callback is listed on its object, becomes due when that has the number, and is run by one thread at a
    time, outside of every lock. A destroy runs those of its object itself. */
 
-/* Takes the first callback that is due, up to turn `last`, of one target or of any (NULL), for this thread to run.
+/* Takes the first callback that is due, up to turn `last`, of one object or of any (NULL), for this thread to run.
    NULL: there is none, or another thread runs one that comes first: one of the same object, or, except for a destroy,
    any in turn. */
-static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__target *t, uint64_t last,
+static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__object *t, uint64_t last,
                                             gpusync__caller *self)
 {
     gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
@@ -4996,17 +5022,17 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     gpusync__lock(dev);
     gpusync__node *n = dev->due.next;
     const gpusync__caller *busy = t ? NULL : dev->callers;
-    while (t && n != &dev->due && ((gpusync__callback *)(void *)n)->target != t)
+    while (t && n != &dev->due && ((gpusync__callback *)(void *)n)->object != t)
         n = n->next;
     while (busy && !busy->in_turn)
         busy = busy->next;
     gpusync__callback *c = n == &dev->due ? NULL : (gpusync__callback *)(void *)n;
-    if (c && (busy || c->turn > last || (c->target && gpusync__runs(c->target))))
+    if (c && (busy || c->turn > last || (c->object && gpusync__runs(c->object))))
         c = NULL;
     if (c) {
         gpusync__unlist(n);
-        gpusync__caller_add(dev, c->target, n->number, self, !t, now);
-        if (c->ends && c->target)
+        gpusync__caller_add(dev, c->object, n->number, self, !t, now);
+        if (c->ends && c->object)
             gpusync__object_gone(dev, &after);
     }
     gpusync__unlock(dev);
@@ -5016,7 +5042,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
 /* What follows a callback: a destroy may wait for it. */
 static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpusync__caller *self)
 {
-    gpusync__target *t = c->target;
+    gpusync__object *t = c->object;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(dev);
     if (t && !c->ends)
@@ -5035,8 +5061,8 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
 
 static void gpusync__ask_for_calls(gpusync_device *dev);
 
-/* Runs at most `max` of the callbacks of a target, or of any (NULL), that are due now. Returns how many ran. */
-static size_t gpusync__run_due(gpusync_device *dev, const gpusync__target *t, size_t max)
+/* Runs at most `max` of the callbacks of a object, or of any (NULL), that are due now. Returns how many ran. */
+static size_t gpusync__run_due(gpusync_device *dev, const gpusync__object *t, size_t max)
 {
     gpusync__caller self;
     size_t n = 0;
@@ -5127,7 +5153,7 @@ static void gpusync__watch(void *context)
         return;
     gpusync__look_everywhere(dev);
     gpusync__lock(dev);
-    for (const gpusync__target *t = dev->targets; t; t = t->next)
+    for (const gpusync__object *t = dev->objects; t; t = t->next)
         owes |= t->owed || t->gone.node.next;
     dev->watched = owes;
     gpusync__unlock(dev);
@@ -5146,18 +5172,18 @@ static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
     gpusync__later(after, &dev->watch);
 }
 
-/* A callback of the target is to run, or to be withdrawn, before a destroy returns. */
-static void gpusync__owe(gpusync__target *t)
+/* A callback of the object is to run, or to be withdrawn, before a destroy returns. */
+static void gpusync__owe(gpusync__object *t)
 {
     t->owed++;
     t->device->run_due = gpusync__run_due;
 }
 
-/* Has a callback run: its target has the number, has failed, or is destroyed. */
+/* Has a callback run: its object has the number, has failed, or is destroyed. */
 static void gpusync__due(gpusync__node *node, gpusync__after *after)
 {
     gpusync__callback *c = (gpusync__callback *)(void *)node;
-    const gpusync__target *t = c->target;
+    const gpusync__object *t = c->object;
     int stands = gpusync__stands(t, node->number, &c->error);
     if (stands == GPUSYNC__NOT_YET)
         gpusync__own_error(&c->error, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed before it had the value");
@@ -5183,11 +5209,11 @@ GPUSYNC_API gpusync_result gpusync_device_run_callbacks(gpusync_device *dev, siz
     return GPUSYNC_OK;
 }
 
-/* Lists a new callback for a number of its target, or makes it due. Takes over a reference to the target. Under the
+/* Lists a new callback for a number of its object, or makes it due. Takes over a reference to the object. Under the
    lock. */
-static void gpusync__post(gpusync__callback *c, gpusync__target *t, uint64_t number, gpusync__after *after)
+static void gpusync__post(gpusync__callback *c, gpusync__object *t, uint64_t number, gpusync__after *after)
 {
-    c->target = t;
+    c->object = t;
     c->node.number = number;
     c->node.fire = gpusync__due;
     gpusync__owe(t);
@@ -5207,7 +5233,7 @@ static gpusync_result gpusync__callback_at(const gpusync_point *point, gpusync_d
     gpusync_device *dev = gpusync__device_of(point);
     if (!dev)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = gpusync__target_of(point);
+    gpusync__object *t = gpusync__object_of(point);
     gpusync_result result = gpusync__number_of(point, &number);
     if (result != GPUSYNC_OK)
         return result;
@@ -5246,7 +5272,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
     gpusync_device *dev = gpusync__device_of(&point);
     if (!dev || !fn)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = gpusync__target_of(&point);
+    gpusync__object *t = gpusync__object_of(&point);
     gpusync_result result = gpusync__number_of(&point, &number);
     if (result != GPUSYNC_OK)
         return result;
@@ -5255,7 +5281,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_cancel_on_done(gpusync_point point, gpusy
     for (int i = 0; i < 2; i++)
         for (gpusync__node *n = rings[i]->prev; n != rings[i] && !found; n = n->prev) {
             gpusync__callback *c = (gpusync__callback *)(void *)n;
-            if (n->fire == gpusync__due && n->number == number && c->target == t && c->fn == fn && c->user == user)
+            if (n->fire == gpusync__due && n->number == number && c->object == t && c->fn == fn && c->user == user)
                 found = c;
         }
     if (t->alert & GPUSYNC__CLOSED)
@@ -5286,31 +5312,31 @@ GPUSYNC_API gpusync_result gpusync_release_after(gpusync_queue *queue, gpusync_t
    and run before. */
 static void gpusync__tell_gone(gpusync__node *node, gpusync__after *after)
 {
-    gpusync__target *t = ((gpusync__callback *)(void *)node)->target;
+    gpusync__object *t = ((gpusync__callback *)(void *)node)->object;
     gpusync_queue *q = gpusync__as_queue(t);
     node->number = t->head.committed;
     if (q && q->line.next != &q->line) {
         gpusync__insert(&t->waiting, node);
-    } else if (q && q->loose.next != &q->loose) {
+    } else if (q && q->loose.works.next != &q->loose.works) {
         node->number = t->head.submitted;
-        gpusync__insert(&q->rest, node);
+        gpusync__insert(&q->loose.waiting, node);
     } else {
         gpusync__append(t->device, &t->gone, after);
     }
 }
 
 /* Fills in what tells of the end of an object: a field of the object, so that it needs no memory then. */
-static void gpusync__gone_init(gpusync__callback *c, gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
+static void gpusync__gone_init(gpusync__callback *c, gpusync__object *t, gpusync_destroyed_fn destroyed, void *user)
 {
     memset(c, 0, sizeof *c);
-    c->target = t;
+    c->object = t;
     c->destroyed = destroyed;
     c->user = destroyed ? user : NULL;
     c->ends = true;
 }
 
 /* Destroys an object without waiting. */
-static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed_fn destroyed, void *user)
+static gpusync_result gpusync__close_later(gpusync__object *t, gpusync_destroyed_fn destroyed, void *user)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     if (!t)
@@ -5330,7 +5356,7 @@ static gpusync_result gpusync__close_later(gpusync__target *t, gpusync_destroyed
 GPUSYNC__SELDOM gpusync_result gpusync_queue_destroy_later(gpusync_queue *queue, gpusync_destroyed_fn destroyed,
                                                            void *user)
 {
-    return gpusync__close_later((gpusync__target *)queue, destroyed, user);
+    return gpusync__close_later((gpusync__object *)queue, destroyed, user);
 }
 
 /* The last object of a device is gone that is destroyed later. */
@@ -5353,7 +5379,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy_later(gpusync_device *dev,
         dev->gone.node.fire = gpusync__device_gone;
         dev->ends = true;
     }
-    if (first && !dev->objects)
+    if (first && !dev->alive)
         gpusync__device_gone(&dev->gone.node, &after);
     gpusync__finish(dev, &after);
     return first ? GPUSYNC_OK : GPUSYNC_ERROR_DESTROYED;
@@ -5397,7 +5423,7 @@ typedef struct gpusync__listening {
 #define GPUSYNC__FAILED_VALUE UINT64_MAX /* of an event whose timeline has failed */
 
 struct gpusync_timeline {
-    gpusync__target target; /* first */
+    gpusync__object object; /* first */
     void *event;
     uint64_t base;           /* event value = value + base */
     gpusync__node promised;  /* the ring of signals of committed work, by value: invariant 6 */
@@ -5418,12 +5444,12 @@ struct gpusync_timeline {
     gpusync_error error;           /* of the failure */
 };
 
-static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error);
-static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last);
-static void gpusync__arm_later(gpusync__target *t, gpusync__after *after);
-static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after);
-static void gpusync__spare_event(gpusync__target *t);
-static void gpusync__timeline_free(gpusync__target *t);
+static int gpusync__value_stands(const gpusync__object *t, uint64_t number, gpusync_error *error);
+static void gpusync__look_at_timeline(gpusync__object *t, uint64_t last);
+static void gpusync__arm_later(gpusync__object *t, gpusync__after *after);
+static void gpusync__shut_timeline(gpusync__object *t, gpusync__after *after);
+static void gpusync__spare_event(gpusync__object *t);
+static void gpusync__timeline_free(gpusync__object *t);
 
 static const gpusync__kind gpusync__timelines = {
     "timeline",
@@ -5438,12 +5464,12 @@ static const gpusync__kind gpusync__timelines = {
     gpusync__timeline_free,
 };
 
-static gpusync_timeline *gpusync__timeline_of(const gpusync__target *t)
+static gpusync_timeline *gpusync__timeline_of(const gpusync__object *t)
 {
     return (gpusync_timeline *)(uintptr_t)t;
 }
 
-static gpusync_timeline *gpusync__as_timeline(const gpusync__target *t)
+static gpusync_timeline *gpusync__as_timeline(const gpusync__object *t)
 {
     return t->kind == &gpusync__timelines ? gpusync__timeline_of(t) : NULL;
 }
@@ -5454,7 +5480,7 @@ static gpusync__link *gpusync__link_at(const gpusync__node *ring, const gpusync_
     return n == ring ? NULL : (gpusync__link *)(uintptr_t)n;
 }
 
-static int gpusync__value_stands(const gpusync__target *t, uint64_t number, gpusync_error *error)
+static int gpusync__value_stands(const gpusync__object *t, uint64_t number, gpusync_error *error)
 {
     if (number <= t->head.completed)
         return GPUSYNC__WELL; /* what was reached before a failure stays reached */
@@ -5481,14 +5507,14 @@ static gpusync__link *gpusync__lowest_sent(const gpusync_timeline *t)
 /* Has held work judged whose signal stands right above this one, which it may have waited for. */
 static void gpusync__stir_above(const gpusync__link *link, gpusync__after *after)
 {
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync_timeline *t = gpusync__timeline_of(link->object);
     const gpusync__link *above = gpusync__link_at(&t->promised, link->node.next);
     if (above && above->work->state == GPUSYNC__HELD)
         gpusync__stir(above->work, after);
 }
 
 /* Has the event read, and Metal asked for the next value, where other code signals the timeline. */
-static void gpusync__arm_later(gpusync__target *t, gpusync__after *after)
+static void gpusync__arm_later(gpusync__object *t, gpusync__after *after)
 {
     if (gpusync__timeline_of(t)->outside && gpusync__later(after, &gpusync__timeline_of(t)->arm))
         gpusync__keep(t);
@@ -5501,8 +5527,8 @@ static void gpusync__withdraw(gpusync__link *link, gpusync__after *after)
         return;
     gpusync__stir_above(link, after);
     gpusync__unlist(&link->node);
-    gpusync__arm_later(link->target, after); /* other code may have signalled more */
-    link->work->listed--;
+    gpusync__arm_later(link->object, after); /* other code may have signalled more */
+    link->work->links.listed--;
     gpusync__forget(link->work);
     gpusync__bury(link->work, after);
 }
@@ -5513,7 +5539,7 @@ static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
     if (t->dirty)
         return;
     t->dirty = true;
-    gpusync__keep(&t->target);
+    gpusync__keep(&t->object);
     gpusync__later(after, &t->write);
 }
 
@@ -5529,9 +5555,9 @@ static void gpusync__write_again(gpusync_timeline *t, gpusync__after *after)
    that Metal does not have. Held work ends when it is judged. */
 static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *after)
 {
-    gpusync__target *target = &t->target;
+    gpusync__object *object = &t->object;
     bool by_host = false;
-    if (target->alert & GPUSYNC__FAILED)
+    if (object->alert & GPUSYNC__FAILED)
         return;
     for (gpusync__link *link; (link = gpusync__link_at(&t->promised, t->promised.next)) != NULL;) {
         gpusync__work *w = link->work;
@@ -5548,25 +5574,25 @@ static void gpusync__reach(gpusync_timeline *t, uint64_t value, gpusync__after *
         }
         gpusync__withdraw(link, after);
     }
-    if (value <= target->head.completed)
+    if (value <= object->head.completed)
         return;
     if (t->sent < value)
         t->sent = value;
-    GPUSYNC__STORE(&target->head.completed, value);
-    t->rises |= gpusync__tracer_of(target->device) && !t->hidden;
+    GPUSYNC__STORE(&object->head.completed, value);
+    t->rises |= gpusync__tracer_of(object->device) && !t->hidden;
     if (by_host || t->rises) /* the write traces it */
         gpusync__write_later(t, after);
     gpusync__rise(&t->expecting, value, after);
-    gpusync__rise(&target->waiting, value, after);
+    gpusync__rise(&object->waiting, value, after);
 }
 
 /* The values that are not reached fail, now and later. */
 static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusync__after *after)
 {
-    if (t->target.alert & GPUSYNC__FAILED)
+    if (t->object.alert & GPUSYNC__FAILED)
         return;
     t->error = *error;
-    gpusync__alarm(&t->target, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
+    gpusync__alarm(&t->object, GPUSYNC__FAILED); /* `error` comes first: it is read without the lock */
     gpusync__write_later(t, after);
     /* Signals that Metal does not have, and of settled work: there is nothing to raise any more. */
     for (gpusync__node *n = t->promised.next, *next; n != &t->promised; n = next) {
@@ -5578,7 +5604,7 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
             gpusync__withdraw(link, after);
     }
     gpusync__rise(&t->expecting, UINT64_MAX, after);
-    gpusync__rise(&t->target.waiting, UINT64_MAX, after);
+    gpusync__rise(&t->object.waiting, UINT64_MAX, after);
 }
 
 /* ------------------------------------------------------------------------------- >>events --
@@ -5598,15 +5624,15 @@ static void gpusync__fail(gpusync_timeline *t, const gpusync_error *error, gpusy
 /* What the event of a timeline is to have. An imported one is not failed. */
 static uint64_t gpusync__event_value(const gpusync_timeline *t)
 {
-    bool fails = t->target.alert & GPUSYNC__FAILED && !t->imported;
-    return fails ? GPUSYNC__FAILED_VALUE : t->target.head.completed + t->base;
+    bool fails = t->object.alert & GPUSYNC__FAILED && !t->imported;
+    return fails ? GPUSYNC__FAILED_VALUE : t->object.head.completed + t->base;
 }
 
 /* Writes the value of a timeline to its event, if it is higher, until it has not changed meanwhile. */
 static void gpusync__write_event(gpusync__job *job, gpusync__after *after)
 {
     gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, write, job);
-    gpusync_device *dev = t->target.device;
+    gpusync_device *dev = t->object.device;
     (void)after;
     void *pool = gpusync__pool_push();
     gpusync__lock(dev);
@@ -5622,29 +5648,29 @@ static void gpusync__write_event(gpusync__job *job, gpusync__after *after)
         gpusync__lock(dev);
     }
     t->dirty = false;
-    uint64_t value = t->target.head.completed;
+    uint64_t value = t->object.head.completed;
     bool rises = t->rises;
     t->rises = false;
     gpusync__unlock(dev);
     gpusync__pool_pop(pool);
     const gpusync__tracer *tracer = gpusync__tracer_of(dev);
     if (rises && tracer)
-        tracer->value(&t->target, value);
-    gpusync__unref(&t->target);
+        tracer->value(&t->object, value);
+    gpusync__unref(&t->object);
 }
 
 /* Reads the event where other code signals it, and returns what it shows. What our own work signals is reached when
    that has settled: from the lowest such value on the event is not believed. */
 static uint64_t gpusync__read_event(gpusync_timeline *t, gpusync__after *after)
 {
-    gpusync_device *dev = t->target.device;
+    gpusync_device *dev = t->object.device;
     gpusync_error error;
-    if (!t->outside || GPUSYNC__LOAD(&t->target.alert) & GPUSYNC__FAILED)
+    if (!t->outside || GPUSYNC__LOAD(&t->object.alert) & GPUSYNC__FAILED)
         return 0;
     uint64_t raw = GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue);
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the program reads what the GPU wrote before it signalled */
     uint64_t value = raw;                    /* such a timeline has no base */
-    if (value <= GPUSYNC__LOAD(&t->target.head.completed))
+    if (value <= GPUSYNC__LOAD(&t->object.head.completed))
         return raw;
     gpusync__lock(dev);
     const gpusync__link *own = gpusync__lowest_sent(t);
@@ -5666,12 +5692,12 @@ static void gpusync__look_at_event(gpusync_timeline *t)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__read_event(t, &after);
-    gpusync__lock(t->target.device);
-    gpusync__finish(t->target.device, &after);
+    gpusync__lock(t->object.device);
+    gpusync__finish(t->object.device, &after);
 }
 
 /* The look of the kind: at its event, and at the queue that is to signal it next. */
-static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last)
+static void gpusync__look_at_timeline(gpusync__object *t, uint64_t last)
 {
     gpusync__look_at_event(gpusync__timeline_of(t));
     if (last == UINT64_MAX) /* the whole device is looked at */
@@ -5680,12 +5706,12 @@ static void gpusync__look_at_timeline(gpusync__target *t, uint64_t last)
     const gpusync__link *lowest = gpusync__lowest_sent(gpusync__timeline_of(t));
     gpusync_queue *sender = lowest ? lowest->work->queue : NULL;
     if (sender)
-        gpusync__keep(&sender->target);
+        gpusync__keep(&sender->object);
     gpusync__unlock(t->device);
     if (!sender)
         return;
     gpusync__look(sender, UINT64_MAX);
-    gpusync__unref(&sender->target);
+    gpusync__unref(&sender->object);
 }
 
 typedef struct gpusync__listener_block {
@@ -5725,17 +5751,17 @@ static void gpusync__event_rose(void *block, void *event)
     (void)event;
     gpusync__mutex_lock(&gpusync__global);
     gpusync_timeline *t = b->listening->timeline;
-    if (t && !gpusync__revive(&t->target.refs))
+    if (t && !gpusync__revive(&t->object.refs))
         t = NULL;
     gpusync__mutex_unlock(&gpusync__global);
     if (!t)
         return;
-    gpusync__lock(t->target.device);
+    gpusync__lock(t->object.device);
     if (t->armed <= b->value) /* else a block for a higher value is with Metal */
         t->armed = 0;
-    gpusync__arm_later(&t->target, &after);
-    gpusync__finish(t->target.device, &after);
-    gpusync__unref(&t->target);
+    gpusync__arm_later(&t->object, &after);
+    gpusync__finish(t->object.device, &after);
+    gpusync__unref(&t->object);
 }
 
 #define GPUSYNC__BLOCKS 64 /* of listeners, for an event: Metal may end a process that has too many (assumed) */
@@ -5746,14 +5772,14 @@ static void gpusync__event_rose(void *block, void *event)
 static void gpusync__arm(gpusync__job *job, gpusync__after *after)
 {
     gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, arm, job);
-    gpusync_device *dev = t->target.device;
+    gpusync_device *dev = t->object.device;
     uint64_t shown = gpusync__read_event(t, after);
     gpusync__lock(dev);
-    const gpusync__node *e = t->target.waiting.next;
-    while (e != &t->target.waiting && !e->number)
+    const gpusync__node *e = t->object.waiting.next;
+    while (e != &t->object.waiting && !e->number)
         e = e->next;
     uint64_t value = e->number;
-    bool waits = e != &t->target.waiting && shown < value;
+    bool waits = e != &t->object.waiting && shown < value;
     bool needed = waits && t->listener && (!t->armed || value < t->armed) &&
                   GPUSYNC__LOAD_SEQ(&t->listening->refs) < GPUSYNC__BLOCKS;
     if (needed)
@@ -5768,19 +5794,19 @@ static void gpusync__arm(gpusync__job *job, gpusync__after *after)
         gpusync__pool_pop(pool);
         gpusync__read_event(t, after);
     }
-    gpusync__unref(&t->target);
+    gpusync__unref(&t->object);
 }
 
 /* -- the life of a timeline */
 
 /* Keeps the event of a timeline for the next one, if no other code knows the event. All that was sent is reached, for
    its work has a reference, unless the timeline has failed. */
-static void gpusync__spare_event(gpusync__target *target)
+static void gpusync__spare_event(gpusync__object *object)
 {
-    gpusync_timeline *t = gpusync__timeline_of(target);
-    gpusync_device *dev = target->device;
+    gpusync_timeline *t = gpusync__timeline_of(object);
+    gpusync_device *dev = object->device;
     gpusync__spare spare = {t->event, t->sent + t->base};
-    if (t->shared || t->outside || target->alert & GPUSYNC__FAILED || spare.value > GPUSYNC_MAX_VALUE / 2 ||
+    if (t->shared || t->outside || object->alert & GPUSYNC__FAILED || spare.value > GPUSYNC_MAX_VALUE / 2 ||
         dev->spare_count == GPUSYNC__SPARES)
         return;
     dev->spares[dev->spare_count++] = spare;
@@ -5788,9 +5814,9 @@ static void gpusync__spare_event(gpusync__target *target)
 }
 
 /* Frees what a timeline has but its own memory, however far its creation came. */
-static void gpusync__timeline_free(gpusync__target *target)
+static void gpusync__timeline_free(gpusync__object *object)
 {
-    gpusync_timeline *t = gpusync__timeline_of(target);
+    gpusync_timeline *t = gpusync__timeline_of(object);
     if (t->listening) {
         gpusync__mutex_lock(&gpusync__global);
         t->listening->timeline = NULL;
@@ -5802,7 +5828,7 @@ static void gpusync__timeline_free(gpusync__target *target)
     gpusync__release_pooled(t->event);
 }
 
-static void gpusync__shut_timeline(gpusync__target *t, gpusync__after *after)
+static void gpusync__shut_timeline(gpusync__object *t, gpusync__after *after)
 {
     gpusync__rouse_all(&gpusync__timeline_of(t)->expecting, true, after);
     gpusync__rouse_all(&t->waiting, true, after);
@@ -5813,7 +5839,7 @@ static gpusync_result gpusync__event_for(gpusync_timeline *t, gpusync_device *de
 {
     uint64_t first = t->imported ? 0 : desc->initial_value;
     gpusync__spare spare = {NULL, 0};
-    t->target.head.completed = t->sent = first;
+    t->object.head.completed = t->sent = first;
     if (t->imported) {
         bool is_event = gpusync__class_responds(gpusync__class_of(desc->shared_event), gpusync__sel.signaledValue);
         t->event = is_event ? gpusync__retain(desc->shared_event) : NULL;
@@ -5852,7 +5878,7 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
     gpusync__ring_init(&t->expecting);
     t->write.run = gpusync__write_event;
     t->arm.run = gpusync__arm;
-    gpusync__copy_label(t->target.label, sizeof t->target.label, desc->label);
+    gpusync__copy_label(t->object.label, sizeof t->object.label, desc->label);
     t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
     if (t->listening) {
         t->listening->refs = 1;
@@ -5862,15 +5888,15 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
     gpusync_result result =
         t->listening || !t->outside ? gpusync__event_for(t, device, desc) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result == GPUSYNC_OK)
-        result = gpusync__target_begin(&t->target, device, &gpusync__timelines);
+        result = gpusync__object_begin(&t->object, device, &gpusync__timelines);
     if (result != GPUSYNC_OK) {
-        gpusync__timeline_free(&t->target);
+        gpusync__timeline_free(&t->object);
         GPUSYNC_FREE(t);
         return result;
     }
     if (hidden) {
         gpusync__lock(device);
-        device->objects--;
+        device->alive--;
         gpusync__unlock(device);
     }
     gpusync__look_at_event(t);
@@ -5895,13 +5921,13 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_create(gpusync_device *device, c
 
 GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy(gpusync_timeline *timeline)
 {
-    return gpusync__close((gpusync__target *)timeline, NULL);
+    return gpusync__close((gpusync__object *)timeline, NULL);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_timeline_destroy_later(gpusync_timeline *timeline,
                                                               gpusync_destroyed_fn destroyed, void *user)
 {
-    return gpusync__close_later((gpusync__target *)timeline, destroyed, user);
+    return gpusync__close_later((gpusync__object *)timeline, destroyed, user);
 }
 
 /* -- its calls */
@@ -5912,9 +5938,9 @@ GPUSYNC_API void *gpusync_timeline_metal(gpusync_timeline *timeline, uint64_t *b
         *base = timeline ? timeline->base : 0;
     if (!timeline)
         return NULL;
-    gpusync__lock(timeline->target.device);
+    gpusync__lock(timeline->object.device);
     timeline->shared = true;
-    gpusync__unlock(timeline->target.device);
+    gpusync__unlock(timeline->object.device);
     return timeline->event;
 }
 
@@ -5925,8 +5951,8 @@ GPUSYNC_API gpusync_result gpusync_timeline_query(gpusync_timeline *timeline, ui
     if (timeline->outside)
         gpusync__look_at_event(timeline);
     bool failed =
-        GPUSYNC__LOAD(&timeline->target.alert) & GPUSYNC__FAILED; /* read first: nothing is reached after it */
-    *value = GPUSYNC__LOAD(&timeline->target.head.completed);
+        GPUSYNC__LOAD(&timeline->object.alert) & GPUSYNC__FAILED; /* read first: nothing is reached after it */
+    *value = GPUSYNC__LOAD(&timeline->object.head.completed);
     if (failed && error)
         *error = timeline->error;
     return failed ? timeline->error.result : GPUSYNC_OK;
@@ -5939,15 +5965,15 @@ GPUSYNC_API gpusync_result gpusync_timeline_signal(gpusync_timeline *timeline, u
     gpusync_result result = GPUSYNC_OK;
     if (!t)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_device *dev = t->target.device;
+    gpusync_device *dev = t->object.device;
     gpusync__read_event(t, &after);
     gpusync__lock(dev);
     const gpusync__link *lowest = gpusync__lowest_sent(t);
-    if (t->target.alert & GPUSYNC__CLOSED)
+    if (t->object.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
-    else if (t->target.alert & GPUSYNC__FAILED)
+    else if (t->object.alert & GPUSYNC__FAILED)
         result = t->error.result;
-    else if (value > GPUSYNC_MAX_VALUE || value <= t->target.head.completed || (lowest && value >= lowest->node.number))
+    else if (value > GPUSYNC_MAX_VALUE || value <= t->object.head.completed || (lowest && value >= lowest->node.number))
         result = GPUSYNC_ERROR_NOT_RISING;
     if (result == GPUSYNC_OK) {
         gpusync__write_later(t, &after); /* before work goes that waits for it */
@@ -5995,22 +6021,22 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_fail(gpusync_timeline *timeline,
     gpusync__adopt_error(&error, "the program failed the timeline");
     if (error.result >= GPUSYNC_OK || error.result < GPUSYNC_ERROR_COMPILE)
         error.result = GPUSYNC_ERROR_EXECUTION;
-    gpusync__lock(timeline->target.device);
+    gpusync__lock(timeline->object.device);
     gpusync_result result = GPUSYNC_OK;
-    if (timeline->target.alert & GPUSYNC__CLOSED)
+    if (timeline->object.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
-    else if (timeline->target.alert & GPUSYNC__FAILED)
+    else if (timeline->object.alert & GPUSYNC__FAILED)
         result = timeline->error.result;
     if (result == GPUSYNC_OK)
         gpusync__fail(timeline, &error, &after);
-    gpusync__finish(timeline->target.device, &after);
+    gpusync__finish(timeline->object.device, &after);
     return result;
 }
 
 GPUSYNC_API gpusync_result gpusync_timeline_wait(gpusync_timeline *timeline, uint64_t value, uint64_t timeout_ns,
                                                  const gpusync_wait_options *options)
 {
-    if (timeline && GPUSYNC__LOAD(&timeline->target.head.completed) >= value)
+    if (timeline && GPUSYNC__LOAD(&timeline->object.head.completed) >= value)
         return GPUSYNC_OK;
     const gpusync_point point = gpusync_at_value(timeline, value);
     return gpusync__wait_point(&point, timeout_ns, options);
@@ -6038,14 +6064,14 @@ static void gpusync__link_came(gpusync__node *node, gpusync__after *after)
 static int gpusync__list_waits(gpusync__work *w, gpusync_error *error, gpusync__after *after)
 {
     int outcome = GPUSYNC__WELL;
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->target, link->node.number, error);
+    for (gpusync__link *link = w->links.first; link; link = link->next) {
+        int stands = link->signal ? GPUSYNC__WELL : gpusync__stands(link->object, link->node.number, error);
         if (error && stands == GPUSYNC__BADLY)
             return stands;
         if (!error && stands == GPUSYNC__NOT_YET)
-            gpusync__list(link->target,
-                          w->state <= GPUSYNC__HELD && link->encoded ? &gpusync__timeline_of(link->target)->expecting
-                                                                     : &link->target->waiting,
+            gpusync__list(link->object,
+                          w->state <= GPUSYNC__HELD && link->encoded ? &gpusync__timeline_of(link->object)->expecting
+                                                                     : &link->object->waiting,
                           &link->node, after);
         if (stands != GPUSYNC__WELL && outcome != GPUSYNC__NOT_YET)
             outcome = stands;
@@ -6056,11 +6082,11 @@ static int gpusync__list_waits(gpusync__work *w, gpusync_error *error, gpusync__
 /* Passes the signals of settled work on to their timelines, and takes its waits off. */
 static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
 {
-    for (gpusync__link *link = w->links; link; link = link->next) {
-        gpusync_timeline *t = gpusync__timeline_of(link->target);
+    for (gpusync__link *link = w->links.first; link; link = link->next) {
+        gpusync_timeline *t = gpusync__timeline_of(link->object);
         if (!link->signal) {
             gpusync__unlist(&link->node);
-        } else if (t->target.alert & GPUSYNC__FAILED) {
+        } else if (t->object.alert & GPUSYNC__FAILED) {
             gpusync__withdraw(link, after);
             gpusync__write_again(t, after);
         } else if (link->node.next) {
@@ -6073,10 +6099,10 @@ static void gpusync__pass_links(gpusync__work *w, gpusync__after *after)
    end of the work is unknown. */
 static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, gpusync__after *after)
 {
-    for (gpusync__link *link = w->links; link; link = link->next) {
+    for (gpusync__link *link = w->links.first; link; link = link->next) {
         if (!link->signal || !link->node.next)
             continue; /* an overtaken signal fails its work, and not the timeline that overtook it */
-        gpusync_timeline *t = gpusync__timeline_of(link->target);
+        gpusync_timeline *t = gpusync__timeline_of(link->object);
         if (!t->order_only || w->unknown)
             gpusync__fail(t, error, after);
     }
@@ -6085,14 +6111,14 @@ static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, 
 /* Frees the links of work, and what was open, of a submission. */
 static void gpusync__free_links(gpusync__work *w)
 {
-    for (gpusync__link *link = w->links, *next; link; link = next) {
+    for (gpusync__link *link = w->links.first, *next; link; link = next) {
         next = link->next;
-        gpusync__unref(link->target);
+        gpusync__unref(link->object);
         if (link->boxed)
             GPUSYNC_FREE(link);
     }
-    for (gpusync__work *part; (part = w->parts) != NULL;) {
-        w->parts = (gpusync__work *)(void *)part->place.next;
+    for (gpusync__work *part; (part = w->links.parts) != NULL;) {
+        w->links.parts = (gpusync__work *)(void *)part->place.next;
         gpusync__work_unref(part);
     }
 }
@@ -6100,7 +6126,7 @@ static void gpusync__free_links(gpusync__work *w)
 /* The next lower signal of other work, or NULL. The link is on the ring of its timeline. */
 static const gpusync__link *gpusync__lower(const gpusync__work *w, const gpusync__link *link)
 {
-    const gpusync__node *ring = &gpusync__timeline_of(link->target)->promised;
+    const gpusync__node *ring = &gpusync__timeline_of(link->object)->promised;
     const gpusync__link *lower = gpusync__link_at(ring, link->node.prev);
     while (lower && lower->work == w)
         lower = gpusync__link_at(ring, lower->node.prev);
@@ -6111,7 +6137,7 @@ static const gpusync__link *gpusync__lower(const gpusync__work *w, const gpusync
    is enough: below a signal of sent work are those of sent work alone. */
 static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
 {
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync_timeline *t = gpusync__timeline_of(link->object);
     link->behind = 0;
     if (!link->node.next) /* the timeline has failed */
         return true;
@@ -6121,8 +6147,8 @@ static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
     const gpusync__work *other = lower->work;
     if (gpusync__is_unsent(other))
         return false;
-    for (const gpusync__link *wait = w->links; wait != link; wait = wait->next)
-        if (!wait->signal && wait->target == link->target && wait->node.number >= lower->node.number) {
+    for (const gpusync__link *wait = w->links.first; wait != link; wait = wait->next)
+        if (!wait->signal && wait->object == link->object && wait->node.number >= lower->node.number) {
             link->behind = w->submitted && link->encoded ? lower->node.number : 0; /* its wait is in another buffer */
             return true;
         }
@@ -6138,9 +6164,9 @@ static bool gpusync__may_signal(const gpusync__work *w, gpusync__link *link)
 /* Whether the host need not hold the work for this wait. */
 static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
 {
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
-    int stands = gpusync__stands(link->target, link->node.number, NULL);
-    if (stands != GPUSYNC__NOT_YET || gpusync__as_queue(link->target))
+    const gpusync_timeline *t = gpusync__timeline_of(link->object);
+    int stands = gpusync__stands(link->object, link->node.number, NULL);
+    if (stands != GPUSYNC__NOT_YET || gpusync__as_queue(link->object))
         return stands;
     if (link->encoded && (t->outside || t->coming >= link->node.number))
         return GPUSYNC__WELL;
@@ -6148,7 +6174,7 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
     while (top != &t->promised && gpusync__link_at(&t->promised, top)->work == w) /* its own come behind its waits */
         top = top->prev;
     bool comes = t->outside || link->node.number <= t->sent || link->node.number <= top->number;
-    if (comes || !(t->target.alert & GPUSYNC__CLOSED))
+    if (comes || !(t->object.alert & GPUSYNC__CLOSED))
         return GPUSYNC__NOT_YET;
     gpusync__doom(w, GPUSYNC_ERROR_DESTROYED, "the timeline was destroyed, and nothing is to signal the value");
     return GPUSYNC__BADLY;
@@ -6159,9 +6185,10 @@ static int gpusync__judge_wait(gpusync__work *w, const gpusync__link *link)
 static gpusync__work *gpusync__next_ready(gpusync_queue *q, gpusync__after *after)
 {
     for (bool ordered = true;;) {
-        gpusync__work *w = ordered && q->held           ? q->held
-                           : q->ready.next != &q->ready ? GPUSYNC__OF(gpusync__work, stirring, q->ready.next)
-                                                        : NULL;
+        gpusync__work *w = ordered && q->held.first ? q->held.first
+                           : q->held.ready.next != &q->held.ready
+                               ? GPUSYNC__OF(gpusync__work, stirring, q->held.ready.next)
+                               : NULL;
         if (!w)
             return NULL;
         gpusync__unlist(&w->stirring);
@@ -6180,11 +6207,11 @@ static gpusync__work *gpusync__next_ready(gpusync_queue *q, gpusync__after *afte
    src/os/lock.c): a barrier on x86, and on Arm a release, behind which a load with SEQ stays. */
 static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
 {
-    gpusync_device *dev = q->target.device;
+    gpusync_device *dev = q->object.device;
     void *pool = gpusync__pool_push();
-    GPUSYNC__STORE_SEQ(&q->missed, true);
-    while (GPUSYNC__LOAD_SEQ(&q->missed) && gpusync__mutex_try_lock(&q->order)) {
-        GPUSYNC__STORE_SEQ(&q->missed, false); /* before the search: what is ready behind it sets `missed` again */
+    GPUSYNC__STORE_SEQ(&q->held.missed, true);
+    while (GPUSYNC__LOAD_SEQ(&q->held.missed) && gpusync__mutex_try_lock(&q->order)) {
+        GPUSYNC__STORE_SEQ(&q->held.missed, false); /* before the search: what is ready behind it sets `missed` again */
         uint64_t now = gpusync_now_ns();
         gpusync__lock(dev);
         gpusync__work *w = gpusync__next_ready(q, after);
@@ -6209,7 +6236,7 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
         const gpusync__tracer *tracer = gpusync__tracer_of(dev);
         if (tracer && sends)
             tracer->work(GPUSYNC_TRACE_SENT, w, now);
-        GPUSYNC__STORE_SEQ(&q->missed, true); /* there may be more */
+        GPUSYNC__STORE_SEQ(&q->held.missed, true); /* there may be more */
         gpusync__work_unref(w);
     }
     gpusync__pool_pop(pool);
@@ -6217,28 +6244,28 @@ static void gpusync__issue(gpusync_queue *q, gpusync__after *after)
 
 static void gpusync__issue_job(gpusync__job *job, gpusync__after *after)
 {
-    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, issue, job);
+    gpusync_queue *q = GPUSYNC__OF(gpusync_queue, held.issue, job);
     gpusync__issue(q, after);
-    gpusync__unref(&q->target);
+    gpusync__unref(&q->object);
 }
 
 /* Whether work may go, by its waits and signals. */
 static int gpusync__judge_links(gpusync__work *w, gpusync__after *after)
 {
     int result = GPUSYNC__WELL;
-    for (const gpusync__link *link = w->links; link; link = link->next) {
+    for (const gpusync__link *link = w->links.first; link; link = link->next) {
         int may = link->signal ? GPUSYNC__WELL : gpusync__judge_wait(w, link);
         if (may == GPUSYNC__BADLY)
             return may;
         if (may == GPUSYNC__NOT_YET)
             result = may;
     }
-    for (gpusync__link *link = w->links; link && result != GPUSYNC__NOT_YET; link = link->next)
+    for (gpusync__link *link = w->links.first; link && result != GPUSYNC__NOT_YET; link = link->next)
         if (link->signal && !gpusync__may_signal(w, link))
             result = GPUSYNC__NOT_YET;
     if (result == GPUSYNC__NOT_YET)
         gpusync__list_waits(w, NULL, after);
-    w->queue->issue.run = gpusync__issue_job;
+    w->queue->held.issue.run = gpusync__issue_job;
     return result;
 }
 
@@ -6247,7 +6274,7 @@ static int gpusync__judge_links(gpusync__work *w, gpusync__after *after)
 /* Has the GPU wait for a value of the link's timeline, at this place of the command buffer. */
 static void gpusync__encode_wait(void *buffer, const gpusync__link *link, uint64_t value)
 {
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync_timeline *t = gpusync__timeline_of(link->object);
     GPUSYNC__WITH(void, void *, uint64_t)(buffer, gpusync__sel.encodeWaitForEvent, t->event, value + t->base);
 }
 
@@ -6255,7 +6282,7 @@ static void gpusync__encode_wait(void *buffer, const gpusync__link *link, uint64
    one before it might come later: the GPU waits for that first. */
 static void gpusync__encode_signal(void *buffer, const gpusync__link *link)
 {
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync_timeline *t = gpusync__timeline_of(link->object);
     if (link->behind)
         gpusync__encode_wait(buffer, link, link->behind);
     GPUSYNC__WITH(void, void *, uint64_t)
@@ -6265,7 +6292,7 @@ static void gpusync__encode_signal(void *buffer, const gpusync__link *link)
 /* Encodes the signals of work that is about to be committed. */
 static void gpusync__encode_signals(gpusync__work *w)
 {
-    for (const gpusync__link *link = w->links; link; link = link->next)
+    for (const gpusync__link *link = w->links.first; link; link = link->next)
         if (link->signal && link->encoded)
             gpusync__encode_signal(w->buffers[w->count - 1], link);
 }
@@ -6273,7 +6300,7 @@ static void gpusync__encode_signals(gpusync__work *w)
 /* Metal is about to have the signal: waits on the GPU, and higher signals, may go. */
 static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 {
-    gpusync_timeline *t = gpusync__timeline_of(link->target);
+    gpusync_timeline *t = gpusync__timeline_of(link->object);
     uint64_t number = link->node.number;
     t->sent = number;
     gpusync__stir_above(link, after);
@@ -6287,14 +6314,14 @@ static void gpusync__send_signal(gpusync__link *link, gpusync__after *after)
 /* The waits of work that turns SENT are over for the host, and its signals are sent. */
 static void gpusync__send_links(gpusync__work *w, gpusync__after *after)
 {
-    for (gpusync__link *link = w->links; link; link = link->next) {
+    for (gpusync__link *link = w->links.first; link; link = link->next) {
         if (!link->signal)
             gpusync__unlist(&link->node);
         else if (link->node.next)
             gpusync__send_signal(link, after);
         else
             link->encoded = false; /* its timeline has failed */
-        if (gpusync__as_queue(link->target))
+        if (gpusync__as_queue(link->object))
             link->node.number = 0; /* the ticket has ended well, and newer ones may push its record out */
     }
     if (w->queue->port)
@@ -6308,19 +6335,19 @@ static void gpusync__send_links(gpusync__work *w, gpusync__after *after)
    higher one. */
 static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusync__link *link)
 {
-    const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    const gpusync_timeline *t = gpusync__timeline_of(link->object);
     const uint64_t value = link->node.number;
     bool rises = value > t->sent, before = true;
-    if (t->target.alert & GPUSYNC__FAILED)
+    if (t->object.alert & GPUSYNC__FAILED)
         return t->error.result;
     for (const gpusync__node *n = t->promised.prev; rises && n->number >= value; n = n->prev) {
         const gpusync__work *sender = gpusync__link_at(&t->promised, n)->work;
         rises = n->number > value && (w->unordered || sender->unordered || sender->queue != w->queue);
     }
-    for (const gpusync__link *other = w->links; other && rises; other = other->next) {
+    for (const gpusync__link *other = w->links.first; other && rises; other = other->next) {
         if (other == link)
             before = false;
-        else if (other->target == link->target && (before || !other->signal))
+        else if (other->object == link->object && (before || !other->signal))
             rises = other->node.number < value;
     }
     return rises ? GPUSYNC_OK : GPUSYNC_ERROR_NOT_RISING;
@@ -6330,9 +6357,9 @@ static gpusync_result gpusync__accept_signal(const gpusync__work *w, const gpusy
 static gpusync_result gpusync__check_parts(const gpusync__work *w)
 {
     const gpusync_queue *q = w->queue;
-    for (uint32_t i = w->first; i < w->count && (q->held_count || q->open.next != &q->open); i++) {
+    for (uint32_t i = w->first; i < w->count && (q->held.count || q->open.works.next != &q->open.works); i++) {
         const gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
-        if (part && part->pointed)
+        if (part && part->links.pointed)
             return GPUSYNC_ERROR_INVALID_ARGUMENT;
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
@@ -6345,23 +6372,23 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     if (w->on_complete) {
-        gpusync__keep(&q->target);
-        gpusync__owe(&q->target);
-        gpusync__watch_later(q->target.device, after);
+        gpusync__keep(&q->object);
+        gpusync__owe(&q->object);
+        gpusync__watch_later(q->object.device, after);
     }
     uint32_t places = q->port && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
     w->room += places;
-    q->room += places;
-    for (uint32_t i = w->first; i < w->count && q->open.next != &q->open; i++) {
+    q->room.taken += places;
+    for (uint32_t i = w->first; i < w->count && q->open.works.next != &q->open.works; i++) {
         gpusync__work *part = gpusync__find_open(q, w->buffers[i]);
         if (!part)
             continue;
         if (!w->label[0])
             memcpy(w->label, part->label, sizeof w->label);
-        q->room -= part->room;
+        q->room.taken -= part->room;
         gpusync__unlist(&part->place);
-        part->place.next = (gpusync__node *)(void *)w->parts;
-        w->parts = part;
+        part->place.next = (gpusync__node *)(void *)w->links.parts;
+        w->links.parts = part;
     }
 }
 
@@ -6369,18 +6396,18 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
 static gpusync_result gpusync__accept_links(gpusync__work *w, gpusync__after *after)
 {
     gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
-    for (const gpusync__link *link = w->links; link && result == GPUSYNC_OK; link = link->next)
+    for (const gpusync__link *link = w->links.first; link && result == GPUSYNC_OK; link = link->next)
         if (link->signal)
             result = gpusync__accept_signal(w, link);
     if (result != GPUSYNC_OK)
         return result;
     if (w->submitted)
         gpusync__join(w, after);
-    for (gpusync__link *link = w->links; link; link = link->next)
+    for (gpusync__link *link = w->links.first; link; link = link->next)
         if (link->signal) {
-            gpusync__insert(&gpusync__timeline_of(link->target)->promised, &link->node);
+            gpusync__insert(&gpusync__timeline_of(link->object)->promised, &link->node);
             GPUSYNC__ADD(&w->refs, 1);
-            w->listed++;
+            w->links.listed++;
         }
     return result;
 }
@@ -6397,11 +6424,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, g
     gpusync_result result = all ? GPUSYNC_OK : GPUSYNC_NOT_READY;
     if (!queue)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_device *dev = queue->target.device;
+    gpusync_device *dev = queue->object.device;
     gpusync__lock(dev);
-    if (queue->target.alert & GPUSYNC__CLOSED)
+    if (queue->object.alert & GPUSYNC__CLOSED)
         result = GPUSYNC_ERROR_DESTROYED;
-    else if (ticket <= 0 || (!all && ticket > (gpusync_ticket)queue->target.head.committed))
+    else if (ticket <= 0 || (!all && ticket > (gpusync_ticket)queue->object.head.committed))
         result = GPUSYNC_ERROR_INVALID_TICKET;
     for (gpusync__work *w = NULL; result >= GPUSYNC_OK && (w = gpusync__next_held(queue, w)) != NULL;) {
         if (!all && gpusync__ticket_of(w) != ticket)
@@ -6420,15 +6447,15 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, g
 /* Adds a link to open work, or to a submission, whose signals are accepted as it enters. */
 static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
 {
-    gpusync_device *dev = link->target->device;
+    gpusync_device *dev = link->object->device;
     if (!w->submitted)
         gpusync__lock(dev); /* the report reads the links of open work */
     gpusync_result result = link->signal && !w->submitted ? gpusync__accept_signal(w, link) : GPUSYNC_OK;
     if (result == GPUSYNC_OK) {
         w->gate = &gpusync__linked;
-        *w->links_end = link;
-        w->links_end = &link->next;
-        w->link_count++;
+        *w->links.end = link;
+        w->links.end = &link->next;
+        w->links.count++;
     }
     if (!w->submitted)
         gpusync__unlock(dev);
@@ -6439,8 +6466,8 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
    event of a wait that was cut would show more than its value at the feedback, gpusync__was_cut. */
 static bool gpusync__waits_on_gpu(const gpusync__work *w, const gpusync_timeline *t)
 {
-    for (const gpusync__link *link = w->links; link; link = link->next)
-        if (link->encoded && !link->signal && gpusync__timeline_of(link->target) == t)
+    for (const gpusync__link *link = w->links.first; link; link = link->next)
+        if (link->encoded && !link->signal && gpusync__timeline_of(link->object) == t)
             return true;
     return false;
 }
@@ -6449,9 +6476,9 @@ static bool gpusync__waits_on_gpu(const gpusync__work *w, const gpusync_timeline
 static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *point, bool signal)
 {
     uint64_t number;
-    if (gpusync__device_of(point) != w->queue->target.device || (signal && !point->timeline))
+    if (gpusync__device_of(point) != w->queue->object.device || (signal && !point->timeline))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = gpusync__target_of(point);
+    gpusync__object *t = gpusync__object_of(point);
     gpusync_result result = gpusync__number_of(point, &number);
     if (result != GPUSYNC_OK)
         return result;
@@ -6461,8 +6488,8 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
         gpusync__look_at_event(point->timeline);
     if (!signal && gpusync__point_is_well(point))
         return GPUSYNC_OK;
-    bool boxed = w->link_count >= GPUSYNC__FEW;
-    gpusync__link *link = boxed ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->few_links[w->link_count];
+    bool boxed = w->links.count >= GPUSYNC__FEW;
+    gpusync__link *link = boxed ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->links.few[w->links.count];
     if (!link)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     link->boxed = boxed;
@@ -6471,14 +6498,14 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     link->node.fire = gpusync__link_came;
     link->work = w;
     link->next = NULL;
-    link->target = t;
+    link->object = t;
     gpusync__keep(t);
     link->signal = signal;
-    link->encoded = point->timeline && !w->by_host;
+    link->encoded = point->timeline && !w->links.by_host;
     if (signal && w->queue->port && gpusync__waits_on_gpu(w, point->timeline))
         link->encoded = false;
     link->crossed = false;
-    w->encodes |= link->encoded && !signal;
+    w->links.encodes |= link->encoded && !signal;
     if ((result = gpusync__join_link(w, link)) == GPUSYNC_OK)
         return result;
     gpusync__unref(t);
@@ -6497,14 +6524,14 @@ static gpusync__work *gpusync__open_foreign(gpusync_queue *q, void *buffer, gpus
     gpusync__copy_string(w->label, sizeof w->label, gpusync__send_id(buffer, gpusync__sel.label));
     gpusync__pool_pop(pool);
     w->since_ns = gpusync_now_ns();
-    gpusync__lock(q->target.device);
-    q->room++;
+    gpusync__lock(q->object.device);
+    q->room.taken++;
     *result = gpusync__refuses(q, true);
     if (*result == GPUSYNC_OK && gpusync__is_held(q, buffer))
         *result = GPUSYNC_ERROR_ALREADY_COMMITTED;
     if (*result == GPUSYNC_OK)
         gpusync__open(q, w);
-    gpusync__unlock(q->target.device);
+    gpusync__unlock(q->object.device);
     if (*result == GPUSYNC_OK)
         return w;
     gpusync__drop(w);
@@ -6517,9 +6544,9 @@ static gpusync__work *gpusync__open_of(gpusync_queue *q, void *buffer, bool *ope
 {
     if ((*result = gpusync__check_status(buffer)) != GPUSYNC_OK)
         return NULL;
-    gpusync__lock(q->target.device);
+    gpusync__lock(q->object.device);
     gpusync__work *w = gpusync__find_open(q, buffer);
-    gpusync__unlock(q->target.device);
+    gpusync__unlock(q->object.device);
     *opened = !w;
     return w ? w : gpusync__open_foreign(q, buffer, result);
 }
@@ -6536,15 +6563,15 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
     gpusync__work *w = result == GPUSYNC_OK ? gpusync__open_of(q, buffer, &opened, &result) : NULL;
     if (!w)
         return result;
-    for (const gpusync__link *link = w->links; link && !signal; link = link->next)
+    for (const gpusync__link *link = w->links.first; link && !signal; link = link->next)
         if (link->signal)
             return GPUSYNC_ERROR_INVALID_ARGUMENT; /* nothing waits behind a signal */
-    gpusync__link **added = w->links_end;
+    gpusync__link **added = w->links.end;
     result = gpusync__add_link(w, point, signal);
     if (result == GPUSYNC_OK && !signal && *added && (*added)->encoded)
         gpusync__encode_wait(buffer, *added, (*added)->node.number);
     if (result == GPUSYNC_OK)
-        w->pointed = true;
+        w->links.pointed = true;
     else if (opened)
         gpusync_command_buffer_discard(q, buffer);
     return result;
@@ -6605,7 +6632,7 @@ static gpusync_result gpusync__add_own(gpusync__work *w)
 {
     bool metal4 = w->queue->port != NULL;
     void *made = w->buffers[0] = metal4 ? gpusync__new_object("MTL4CommitOptions") : gpusync__make_own(w->queue);
-    for (const gpusync__link *link = w->links; link && made && !metal4; link = link->next)
+    for (const gpusync__link *link = w->links.first; link && made && !metal4; link = link->next)
         if (link->encoded && !link->signal)
             gpusync__encode_wait(made, link, link->node.number);
     return made ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
@@ -6619,10 +6646,10 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
     w->given = (uint32_t)s->command_buffer_count;
     bool metal4 = w->queue->port != NULL;
-    w->by_host = !(s->flags & GPUSYNC_SUBMIT_ON_GPU) || !w->given;
+    w->links.by_host = !(s->flags & GPUSYNC_SUBMIT_ON_GPU) || !w->given;
     gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = s->wait_count ? gpusync__add_links(w, s->wait_points, s->wait_count, false) : GPUSYNC_OK;
-    bool own = metal4 ? w->given != 0 : w->encodes; /* Metal 4's commit options; a command buffer for the waits */
+    bool own = metal4 ? w->given != 0 : w->links.encodes; /* Metal 4's commit options; a command buffer for the waits */
     w->buffers[0] = NULL;
     w->first = w->count = own;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
@@ -6640,7 +6667,7 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
 static void gpusync__complete(gpusync__node *node, gpusync__after *after)
 {
     gpusync__callback *c = (gpusync__callback *)(void *)node;
-    gpusync__append(c->target->device, c, after);
+    gpusync__append(c->object->device, c, after);
 }
 
 GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_submission *s, gpusync_ticket *ticket)
@@ -6655,7 +6682,7 @@ GPUSYNC_API gpusync_result gpusync_submit(gpusync_queue *queue, const gpusync_su
     if (result == GPUSYNC_OK && c) {
         c->fn = s->on_complete;
         c->user = s->user;
-        c->target = &queue->target;
+        c->object = &queue->object;
         c->node.fire = gpusync__complete;
         w->on_complete = c;
     }
@@ -6713,12 +6740,12 @@ static gpusync_queue *gpusync__blocks_of(gpusync_device *dev)
         return q;
     q = (gpusync_queue *)gpusync__zeroed(sizeof *q);
     if (q) {
-        q->target.device = dev;
-        q->target.kind = &gpusync__queues;
-        q->target.refs = 1;
-        q->free_count = GPUSYNC__FREE_WORK; /* it keeps no memory */
-        gpusync__copy_label(q->target.label, sizeof q->target.label, "blocks of other code");
-        gpusync__ring_init(&q->target.waiting);
+        q->object.device = dev;
+        q->object.kind = &gpusync__queues;
+        q->object.refs = 1;
+        q->memory.count = GPUSYNC__FREE_WORK; /* it keeps no memory */
+        gpusync__copy_label(q->object.label, sizeof q->object.label, "blocks of other code");
+        gpusync__ring_init(&q->object.waiting);
         gpusync__queue_rings(q);
     }
     gpusync__lock(dev);
@@ -6739,8 +6766,8 @@ static void gpusync__raise(const void *block, bool dropped)
     gpusync__work *w = gpusync__take_work(block);
     if (!w)
         return;
-    gpusync_timeline *t = gpusync__timeline_of(w->links->target);
-    gpusync_device *dev = t->target.device;
+    gpusync_timeline *t = gpusync__timeline_of(w->links.first->object);
+    gpusync_device *dev = t->object.device;
     gpusync__own_error(&error, GPUSYNC_ERROR_CANCELLED, "the block that was to signal it was dropped without a call");
     error.failure = GPUSYNC_FAILURE_CANCELLED;
     gpusync__lock(dev);
@@ -6770,16 +6797,16 @@ static const gpusync__block_descriptor gpusync__raiser_descriptor = {
 /* Enters work that stands for a block, if its timeline takes the signal. Under the lock. */
 static gpusync_result gpusync__enter_block(gpusync__work *w, gpusync__after *after)
 {
-    gpusync_timeline *t = gpusync__timeline_of(w->links->target);
+    gpusync_timeline *t = gpusync__timeline_of(w->links.first->object);
     const gpusync__link *top = gpusync__link_at(&t->promised, t->promised.prev);
     gpusync_result result =
-        top && gpusync__is_unsent(top->work) ? GPUSYNC_ERROR_NOT_RISING : gpusync__accept_signal(w, w->links);
-    if (t->target.device->lost)
+        top && gpusync__is_unsent(top->work) ? GPUSYNC_ERROR_NOT_RISING : gpusync__accept_signal(w, w->links.first);
+    if (t->object.device->lost)
         result = GPUSYNC_ERROR_DEVICE_LOST;
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__insert(&t->promised, &w->links->node);
-    w->listed++;
+    gpusync__insert(&t->promised, &w->links.first->node);
+    w->links.listed++;
     GPUSYNC__ADD(&w->refs, 2); /* of the signal; the block on the stack has one, too */
     gpusync__line_up(w->queue, w);
     gpusync__set_out(w->queue, w, after);
@@ -6793,7 +6820,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_signal_from(gpusync_timeline *ti
     const gpusync_point point = gpusync_at_value(timeline, value);
     if (!timeline || !object || !selector)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync_device *dev = timeline->target.device;
+    gpusync_device *dev = timeline->object.device;
     void *sel = gpusync__sel_register(selector);
     if (!GPUSYNC__WITH(signed char, void *)(object, gpusync__sel_register("respondsToSelector:"), sel))
         return GPUSYNC_ERROR_UNSUPPORTED;
@@ -6801,7 +6828,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_signal_from(gpusync_timeline *ti
     gpusync__work *w = blocks ? gpusync__work_new(blocks, NULL, 1) : NULL;
     if (!w)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    w->submitted = w->unordered = w->by_host = true;
+    w->submitted = w->unordered = w->links.by_host = true;
     w->count = 1;
     w->buffers[0] = NULL;
     w->since_ns = gpusync_now_ns();
@@ -6859,7 +6886,7 @@ static gpusync_result gpusync__metal4_queue(gpusync_queue *q, gpusync_device *de
     if (result == GPUSYNC_OK)
         result = gpusync__timeline_make(dev, &own, true, &passed);
     if (result == GPUSYNC_OK)
-        q->passed = &passed->target;
+        q->passed = &passed->object;
     return result;
 }
 
@@ -6877,13 +6904,13 @@ GPUSYNC__APART gpusync_result gpusync__commit4(gpusync_queue *queue, void *comma
    queue's signal that is not reached yet, which is `crossed` then. */
 static void gpusync__signalled(gpusync__node *node, gpusync__after *after)
 {
-    gpusync__work *w = GPUSYNC__OF(gpusync__work, turn, node);
-    for (const gpusync__link *link = w->links; link; link = link->next) {
-        gpusync_timeline *t = gpusync__timeline_of(link->target);
+    gpusync__work *w = GPUSYNC__OF(gpusync__work, links.turn, node);
+    for (const gpusync__link *link = w->links.first; link; link = link->next) {
+        gpusync_timeline *t = gpusync__timeline_of(link->object);
         if (!link->signal || !link->encoded)
             continue;
         const gpusync__link *lowest = gpusync__lowest_sent(t);
-        if (t->target.alert & GPUSYNC__FAILED || t->target.head.completed > link->node.number ||
+        if (t->object.alert & GPUSYNC__FAILED || t->object.head.completed > link->node.number ||
             (lowest && lowest->work->queue != w->queue))
             gpusync__write_again(t, after);
     }
@@ -6893,15 +6920,16 @@ static void gpusync__signalled(gpusync__node *node, gpusync__after *after)
 /* Has work with signals stay until a queue of Metal 4 has made them: it uses their events, and the queue. */
 GPUSYNC__APART void gpusync__keep_until_signalled(gpusync_queue *q, gpusync__work *w)
 {
-    const gpusync__link *link = w->links;
+    const gpusync__link *link = w->links.first;
     while (link && !(link->signal && link->encoded))
         link = link->next;
     if (!link)
         return;
-    w->turn.number = ++gpusync__timeline_of(q->passed)->sent; /* UNORDERED work is not sent in the order of tickets */
-    w->turn.fire = gpusync__signalled;
+    w->links.turn.number =
+        ++gpusync__timeline_of(q->passed)->sent; /* UNORDERED work is not sent in the order of tickets */
+    w->links.turn.fire = gpusync__signalled;
     GPUSYNC__ADD(&w->refs, 1);
-    gpusync__insert(&q->passed->waiting, &w->turn);
+    gpusync__insert(&q->passed->waiting, &w->links.turn);
 }
 
 /* Has a queue of Metal 4 wait for, or signal, a value of an event, behind what it has. */
@@ -6919,16 +6947,16 @@ GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
     h.work = w;
     h.device = dev;
     h.index = w->first;
-    uint64_t turn = w->turn.next ? w->turn.number : 0; /* 0: no signals */
-    for (const gpusync__link *link = w->links; link; link = link->next)
+    uint64_t turn = w->links.turn.next ? w->links.turn.number : 0; /* 0: no signals */
+    for (const gpusync__link *link = w->links.first; link; link = link->next)
         if (link->encoded && !link->signal)
-            gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->target), link->node.number);
+            gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->object), link->node.number);
     gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, &h);
     GPUSYNC__WITH(void, void *const *, unsigned long, void *)
     (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
-    for (const gpusync__link *link = turn ? w->links : NULL; link; link = link->next)
+    for (const gpusync__link *link = turn ? w->links.first : NULL; link; link = link->next)
         if (link->encoded && link->signal)
-            gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->target), link->node.number);
+            gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->object), link->node.number);
     if (turn)
         gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(q->passed), turn);
 }
@@ -6936,8 +6964,8 @@ GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
 /* Whether Metal 4 has given up a wait in front of the work: it ran, and a value is not reached. */
 static bool gpusync__was_cut(const gpusync__work *w)
 {
-    for (const gpusync__link *link = w->links; link; link = link->next) {
-        const gpusync_timeline *t = gpusync__timeline_of(link->target);
+    for (const gpusync__link *link = w->links.first; link; link = link->next) {
+        const gpusync_timeline *t = gpusync__timeline_of(link->object);
         if (link->encoded && !link->signal &&
             GPUSYNC__AS(uint64_t)(t->event, gpusync__sel.signaledValue) < link->node.number + t->base)
             return true;
@@ -6968,7 +6996,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_metal4_queue_create(gpusync_device *devic
    Events for the program's trace, and its counts. No lock is held. */
 
 /* An event of a ticket, a value, or of neither (NULL). */
-static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync__target *t, uint64_t number)
+static gpusync_trace_event gpusync__event(gpusync_trace_kind kind, const gpusync__object *t, uint64_t number)
 {
     gpusync_trace_event event;
     memset(&event, 0, sizeof event);
@@ -6996,8 +7024,8 @@ static void gpusync__emit(const gpusync_device *dev, const gpusync_trace_event *
 /* Traces that work was committed, sent, or has ended. */
 GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__work *w, uint64_t at_ns)
 {
-    gpusync_device *dev = w->queue->target.device;
-    gpusync_trace_event event = gpusync__event(kind, &w->queue->target, (uint64_t)gpusync__ticket_of(w));
+    gpusync_device *dev = w->queue->object.device;
+    gpusync_trace_event event = gpusync__event(kind, &w->queue->object, (uint64_t)gpusync__ticket_of(w));
     event.time_ns = at_ns;
     event.number = w->unordered ? w->place.number : 0;
     event.label = w->label[0] ? w->label : event.label;
@@ -7011,7 +7039,7 @@ GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__
 }
 
 /* Traces that a value is reached. */
-static void gpusync__trace_value(const gpusync__target *t, uint64_t value)
+static void gpusync__trace_value(const gpusync__object *t, uint64_t value)
 {
     gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_SIGNAL, t, value);
     gpusync__emit(t->device, &event);
@@ -7021,7 +7049,7 @@ static void gpusync__trace_value(const gpusync__target *t, uint64_t value)
 GPUSYNC__APART void gpusync__trace_wait(const gpusync__wait *wait, uint64_t begun, gpusync_result result)
 {
     const gpusync__goal *goal = wait->count == 1 ? wait->goals : NULL;
-    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_WAIT, goal ? goal->target : NULL, goal ? goal->number : 0);
+    gpusync_trace_event event = gpusync__event(GPUSYNC_TRACE_WAIT, goal ? goal->object : NULL, goal ? goal->number : 0);
     event.begin_ns = begun;
     event.result = result;
     event.how = wait->by;
@@ -7043,14 +7071,14 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_set_trace(gpusync_device *device, 
 GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, gpusync_queue *queue,
                                                         gpusync_stats *stats)
 {
-    if (!device || !stats || (queue && queue->target.device != device))
+    if (!device || !stats || (queue && queue->object.device != device))
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     memset(stats, 0, sizeof *stats);
     gpusync__lock(device);
     if (!queue)
         *stats = device->stats;
-    for (const gpusync__target *t = device->targets; t; t = t->next)
-        if (gpusync__as_queue(t) && (!queue || t == &queue->target))
+    for (const gpusync__object *t = device->objects; t; t = t->next)
+        if (gpusync__as_queue(t) && (!queue || t == &queue->object))
             gpusync__add_stats(stats, gpusync__queue_of(t));
     gpusync__unlock(device);
     return GPUSYNC_OK;
@@ -7058,7 +7086,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_get_stats(gpusync_device *device, 
 
 /* -------------------------------------------------------------------------------- >>warmup --
    Items, made in their order by one function on a dispatch queue, or in the call that needs one first. A warm-up is a
-   target whose number is how many are made. A thread that makes one counts as one that runs a callback. */
+   object whose number is how many are made. A thread that makes one counts as one that runs a callback. */
 
 enum { GPUSYNC__IDLE, GPUSYNC__RUNNING, GPUSYNC__DONE };
 
@@ -7070,7 +7098,7 @@ typedef struct gpusync__item {
 } gpusync__item;
 
 struct gpusync_warmup {
-    gpusync__target target; /* first. committed: how many are to be made in advance */
+    gpusync__object object; /* first. committed: how many are to be made in advance */
     gpusync__item *items;
     size_t count;
     gpusync_warmup_fn fn;
@@ -7078,19 +7106,19 @@ struct gpusync_warmup {
     void *runner; /* the dispatch queue, or NULL */
 };
 
-static int gpusync__items_stand(const gpusync__target *t, uint64_t number, gpusync_error *error)
+static int gpusync__items_stand(const gpusync__object *t, uint64_t number, gpusync_error *error)
 {
     (void)error;
     return number <= t->head.completed ? GPUSYNC__WELL : GPUSYNC__NOT_YET;
 }
 
-static void gpusync__shut_warmup(gpusync__target *t, gpusync__after *after)
+static void gpusync__shut_warmup(gpusync__object *t, gpusync__after *after)
 {
     gpusync__rouse_all(&t->waiting, true, after);
 }
 
 /* Frees what a warm-up has but its own memory, however far its creation came. */
-static void gpusync__warmup_free(gpusync__target *t)
+static void gpusync__warmup_free(gpusync__object *t)
 {
     gpusync_warmup *w = (gpusync_warmup *)(void *)t;
     void *pool = gpusync__pool_push();
@@ -7126,7 +7154,7 @@ static void gpusync__make(const gpusync_warmup *w, size_t i)
 /* Makes an item that has not begun. */
 static void gpusync__make_once(gpusync_warmup *w, size_t i)
 {
-    gpusync__target *t = &w->target;
+    gpusync__object *t = &w->object;
     gpusync_device *dev = t->device;
     gpusync__item *item = &w->items[i];
     gpusync__caller self;
@@ -7158,7 +7186,7 @@ static void gpusync__warm(void *context)
     gpusync_warmup *w = (gpusync_warmup *)context;
     for (size_t i = 0; i < w->count; i++)
         gpusync__make_once(w, i);
-    gpusync__unref(&w->target);
+    gpusync__unref(&w->object);
 }
 
 GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, const gpusync_warmup_desc *desc,
@@ -7174,7 +7202,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
     w->fn = desc->fn;
     w->user = desc->user;
-    w->target.head.committed = desc->disabled ? 0 : desc->count;
+    w->object.head.committed = desc->disabled ? 0 : desc->count;
     w->items = (gpusync__item *)gpusync__zeroed((desc->count + 1) * sizeof *w->items);
     w->count = w->items ? desc->count : 0;
     if (!desc->disabled)
@@ -7182,25 +7210,25 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
             "gpusync warm-up", gpusync__dispatch_attr_with_qos(NULL, GPUSYNC__QOS_USER_INITIATED, 0));
     bool made = w->items && (w->runner || desc->disabled);
     gpusync_result result =
-        made ? gpusync__target_begin(&w->target, device, &gpusync__warmups) : GPUSYNC_ERROR_OUT_OF_MEMORY;
+        made ? gpusync__object_begin(&w->object, device, &gpusync__warmups) : GPUSYNC_ERROR_OUT_OF_MEMORY;
     if (result != GPUSYNC_OK) {
-        gpusync__warmup_free(&w->target);
+        gpusync__warmup_free(&w->object);
         GPUSYNC_FREE(w);
         return result;
     }
     *out = w;
     if (w->runner) {
-        gpusync__keep(&w->target);
+        gpusync__keep(&w->object);
         gpusync__dispatch_async(w->runner, w, gpusync__warm);
     }
     return GPUSYNC_OK;
 }
 
 /* Waits until so many items are made. */
-static gpusync_result gpusync__await_items(gpusync__target *t, uint64_t count, uint64_t timeout_ns)
+static gpusync_result gpusync__await_items(gpusync__object *t, uint64_t count, uint64_t timeout_ns)
 {
     gpusync__goal goal = gpusync__for_number;
-    goal.target = t;
+    goal.object = t;
     goal.number = count;
     return gpusync__await_goal(&goal, timeout_ns);
 }
@@ -7210,7 +7238,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_wait(gpusync_warmup *warmup, uint6
 {
     if (!warmup)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = &warmup->target;
+    gpusync__object *t = &warmup->object;
     uint64_t all = t->head.committed;
     gpusync__keep(t);
     gpusync_result result = gpusync__await_items(t, all, timeout_ns);
@@ -7234,7 +7262,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t
         *made = NULL;
     if (!warmup || !made || i >= warmup->count)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
-    gpusync__target *t = &warmup->target;
+    gpusync__object *t = &warmup->object;
     gpusync__keep(t);
     gpusync__item *item = &warmup->items[i];
     uint64_t now = gpusync_now_ns(), deadline = timeout_ns < GPUSYNC_FOREVER - now ? now + timeout_ns : GPUSYNC_FOREVER;
@@ -7262,7 +7290,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_get(gpusync_warmup *warmup, size_t
 
 GPUSYNC__SELDOM gpusync_result gpusync_warmup_destroy(gpusync_warmup *warmup)
 {
-    return gpusync__close((gpusync__target *)warmup, NULL);
+    return gpusync__close((gpusync__object *)warmup, NULL);
 }
 
 /* -------------------------------------------------------------------------------- >>report --
@@ -7273,7 +7301,7 @@ typedef struct gpusync__report {
     char *text; /* the program's, or NULL */
     size_t size, length;
     uint64_t now;
-    char name[96]; /* of a target */
+    char name[96]; /* of a object */
 } gpusync__report;
 
 /* Writes a piece. A format that begins with a newline begins a line. Newlines of labels become blanks. */
@@ -7297,8 +7325,8 @@ static double gpusync__ms(uint64_t from, uint64_t to)
     return from < to ? (double)(to - from) / 1e6 : 0.0;
 }
 
-/* A ticket, a value, or a number of items. 0: the target alone. */
-static void gpusync__write_point(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number)
+/* A ticket, a value, or a number of items. 0: the object alone. */
+static void gpusync__write_point(gpusync__report *out, const char *before, const gpusync__object *t, uint64_t number)
 {
     gpusync__name(t, out->name);
     if (number)
@@ -7314,18 +7342,18 @@ static const char *gpusync__work_name(const gpusync__work *w)
 }
 
 /* What is to bring a value of the timeline: this work. NULL: none does. */
-static void gpusync__write_source(gpusync__report *out, const gpusync__target *t, const gpusync__work *w)
+static void gpusync__write_source(gpusync__report *out, const gpusync__object *t, const gpusync__work *w)
 {
     if (w)
         gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal", gpusync__work_name(w), w->place.number,
-                       gpusync__name(&w->queue->target, out->name));
+                       gpusync__name(&w->queue->object, out->name));
     else
         gpusync__write(out, ", which %s is to signal",
                        gpusync__timeline_of(t)->outside ? "other code" : "no committed work");
 }
 
 /* What a call, or work, waits for. Signals of the work itself do not count. */
-static void gpusync__write_need(gpusync__report *out, const char *before, const gpusync__target *t, uint64_t number,
+static void gpusync__write_need(gpusync__report *out, const char *before, const gpusync__object *t, uint64_t number,
                                 const gpusync__work *w)
 {
     gpusync__write_point(out, before, t, number);
@@ -7345,18 +7373,18 @@ static void gpusync__write_signal(gpusync__report *out, const gpusync__work *w, 
     const gpusync__link *lower = link->node.next ? gpusync__lower(w, link) : NULL; /* off its ring there is none */
     bool behind = lower && (w->state == GPUSYNC__HELD ? !gpusync__may_signal(w, link)
                                                       : w->unsent || link->behind == lower->node.number);
-    gpusync__write_point(out, late ? "; can no longer signal" : "; is to signal", link->target, link->node.number);
+    gpusync__write_point(out, late ? "; can no longer signal" : "; is to signal", link->object, link->node.number);
     if (!behind)
         return;
     gpusync__write(out, " behind value %" PRIu64, lower->node.number);
-    gpusync__write_source(out, link->target, lower->work);
+    gpusync__write_source(out, link->object, lower->work);
 }
 
 /* Why work does not end. */
 static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w, unsigned long status)
 {
     const gpusync_queue *q = w->queue;
-    const gpusync__work *fronts[] = {NULL, q->held, NULL, gpusync__first(q), NULL}; /* by state */
+    const gpusync__work *fronts[] = {NULL, q->held.first, NULL, gpusync__first(q), NULL}; /* by state */
     const gpusync__work *front = w->unordered ? NULL : fronts[w->state];
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
     bool silent = w->state >= GPUSYNC__ENDED ? w->running && !w->unknown
@@ -7370,13 +7398,13 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
                        early->place.number);
     if (front && front != w)
         gpusync__write(out, "; behind ticket %" PRIu64, front->place.number);
-    if (w->state == GPUSYNC__HELD && (GPUSYNC__LOAD(&q->issue.listed) || w->stirring.next))
+    if (w->state == GPUSYNC__HELD && (GPUSYNC__LOAD(&q->held.issue.listed) || w->stirring.next))
         gpusync__write(out, "; may go: the call or handler that sends it has not returned");
-    for (gpusync__link *link = w->links; link; link = link->next)
+    for (gpusync__link *link = w->links.first; link; link = link->next)
         if (link->signal && (link->node.next || w->state == GPUSYNC__OPEN))
             gpusync__write_signal(out, w, link);
-        else if (waits && !link->signal && gpusync__stands(link->target, link->node.number, NULL) == GPUSYNC__NOT_YET)
-            gpusync__write_need(out, link->encoded ? "; waits for" : "; waits on the host for", link->target,
+        else if (waits && !link->signal && gpusync__stands(link->object, link->node.number, NULL) == GPUSYNC__NOT_YET)
+            gpusync__write_need(out, link->encoded ? "; waits for" : "; waits on the host for", link->object,
                                 link->node.number, w);
 }
 
@@ -7426,16 +7454,16 @@ static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
 static const gpusync__node *gpusync__home(const gpusync__work *w)
 {
     const gpusync_queue *q = w->queue;
-    return w->state == GPUSYNC__OPEN      ? &q->open
+    return w->state == GPUSYNC__OPEN      ? &q->open.works
            : w->state == GPUSYNC__SETTLED ? &q->late
-           : w->unordered                 ? &q->loose
+           : w->unordered                 ? &q->loose.works
                                           : &q->line;
 }
 
 /* Lines for the work of one ring. What is no more there, when it is to be written, has its line elsewhere, or none. */
 static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, const gpusync__node *ring)
 {
-    gpusync_device *dev = q->target.device;
+    gpusync_device *dev = q->object.device;
     gpusync__work *last = NULL;
     char label[64];
     uint64_t seen[2] = {0, 0}; /* the last that was written, and the last UNORDERED */
@@ -7473,7 +7501,7 @@ static void gpusync__write_waits(gpusync__report *out, const gpusync__node *ring
             continue;
         const gpusync__sleeper *s = goal->sleeper;
         gpusync__write(out, "\n    a wait for");
-        gpusync__write_need(out, goal->what, goal->target, goal->number, NULL);
+        gpusync__write_need(out, goal->what, goal->object, goal->number, NULL);
         if (s->count > 1)
             gpusync__write(out, "; one of %zu points", s->count);
         gpusync__write(out, "; begun %.1f ms ago", gpusync__ms(s->since_ns, out->now));
@@ -7487,9 +7515,9 @@ static void gpusync__write_waits(gpusync__report *out, const gpusync__node *ring
 /* shows: the value of the event. */
 static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline *t, uint64_t shows)
 {
-    uint64_t value = t->target.head.completed;
+    uint64_t value = t->object.head.completed;
     gpusync__write(out, ": value %" PRIu64, value);
-    if (t->target.alert & GPUSYNC__FAILED)
+    if (t->object.alert & GPUSYNC__FAILED)
         gpusync__write(out, ", has failed: %s", t->error.message);
     else if (shows > value + t->base) {
         const gpusync__link *own = gpusync__lowest_sent(t);
@@ -7505,7 +7533,7 @@ static void gpusync__write_timeline(gpusync__report *out, const gpusync_timeline
 }
 
 /* A queue, timeline or warm-up, the calls that wait for it, and its work. */
-static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
+static void gpusync__write_object(gpusync__report *out, gpusync__object *t)
 {
     gpusync_queue *q = gpusync__as_queue(t);
     gpusync_timeline *timeline = gpusync__as_timeline(t);
@@ -7523,24 +7551,24 @@ static void gpusync__write_target(gpusync__report *out, gpusync__target *t)
     if (t->head.submitted)
         gpusync__write(out, ", %" PRIu64 " of %" PRIu64 " UNORDERED", t->head.ended, t->head.submitted);
     if (q && !gpusync__has_room(q))
-        gpusync__write(out, ", no room: its limit of %u is reached", (unsigned)q->limit);
+        gpusync__write(out, ", no room: its limit of %u is reached", (unsigned)q->room.limit);
     if (q && gpusync__sticks(q))
-        gpusync__write(out, ", refuses new work, as the failure of ticket %" PRId64 " sticks: %s", q->stuck.ticket,
-                       q->stuck.message);
+        gpusync__write(out, ", refuses new work, as the failure of ticket %" PRId64 " sticks: %s",
+                       q->record.stuck.ticket, q->record.stuck.message);
     if (t->owed)
         gpusync__write(out, ", callbacks, releases or items not over: %u", (unsigned)t->owed);
     gpusync__write_waits(out, &t->waiting);
     if (q) {
-        gpusync__write_waits(out, &q->rest);
-        gpusync__write_waits(out, &q->rooms);
+        gpusync__write_waits(out, &q->loose.waiting);
+        gpusync__write_waits(out, &q->room.waiting);
     }
     gpusync__unlock(t->device);
     if (!q)
         return;
-    gpusync__write_works(out, q, &q->open);
+    gpusync__write_works(out, q, &q->open.works);
     gpusync__write_works(out, q, &q->late);
     gpusync__write_works(out, q, &q->line);
-    gpusync__write_works(out, q, &q->loose);
+    gpusync__write_works(out, q, &q->loose.works);
 }
 
 GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, size_t size)
@@ -7564,19 +7592,19 @@ GPUSYNC__SELDOM size_t gpusync_device_report(gpusync_device *dev, char *buffer, 
         gpusync__write(&out, ", lost for %.1f ms: %s", gpusync__ms(dev->lost_ns, out.now),
                        gpusync_failure_string((gpusync_failure)dev->lost));
     for (const gpusync__caller *c = dev->callers; c; c = c->next) {
-        bool compiles = c->target && c->target->kind->makes;
+        bool compiles = c->object && c->object->kind->makes;
         const char *kind = compiles    ? "call for an item"
                            : c->number ? "callback or release"
-                           : c->target ? "callback or `destroyed`"
+                           : c->object ? "callback or `destroyed`"
                                        : "call of `destroyed` or of the log";
         gpusync__write(&out, "\n  a %s", kind);
-        if (c->target)
-            gpusync__write_point(&out, " of", c->target, c->number);
+        if (c->object)
+            gpusync__write_point(&out, " of", c->object, c->number);
         gpusync__write(&out, " has been running for %.1f ms", gpusync__ms(c->since_ns, out.now));
     }
     gpusync__unlock(dev);
-    for (gpusync__target *t = gpusync__next_target(dev, NULL); t; t = gpusync__next_target(dev, t))
-        gpusync__write_target(&out, t);
+    for (gpusync__object *t = gpusync__next_object(dev, NULL); t; t = gpusync__next_object(dev, t))
+        gpusync__write_object(&out, t);
     gpusync__write(&out, "\n");
     return out.length;
 }

@@ -1,4 +1,5 @@
-/* from.h - a program of tests can begin behind its first: TESTS_FROM, the number of tests that it leaves out
+/* from.h - a program of tests can begin behind its first: TESTS_FROM, the number of tests that it leaves out; TESTS_MOST:
+   how many it runs then, at most
 
    A test that fails may leave a queue open, a thread asleep, a clock that stands. tests/run.sh ends the program there,
    and runs those behind it in a new process: what one test left fails no other.
@@ -24,11 +25,17 @@ static inline size_t tests_left_out(size_t count)
     return number < count ? number : count;
 }
 
+static inline size_t tests_to_run(size_t count)
+{
+    const char *most = getenv("TESTS_MOST");
+    size_t left = count - tests_left_out(count), number = most ? (size_t)strtoul(most, NULL, 10) : left;
+    return number < left ? number : left;
+}
+
 #undef cmocka_run_group_tests
 #define cmocka_run_group_tests(tests, setup, teardown) \
     _cmocka_run_group_tests(#tests, (tests) + tests_left_out(sizeof(tests) / sizeof(tests)[0]), \
-                            sizeof(tests) / sizeof(tests)[0] - tests_left_out(sizeof(tests) / sizeof(tests)[0]), \
-                            setup, teardown)
+                            tests_to_run(sizeof(tests) / sizeof(tests)[0]), setup, teardown)
 
 #define without_stage(test) KIT_PLAIN_TEST(test, cmocka_unit_test(test))
 #define KIT_PLAIN_TEST(test, ...) \
