@@ -72,15 +72,17 @@ static void note_sent(void *user, softmetal_phase phase, void *object, const cha
 {
     bool counts = strncmp(selector, "commit", 6) == 0 || strncmp(selector, "signalEvent", 11) == 0 ||
                   strncmp(selector, "waitForEvent", 12) == 0;
-    if (phase != SOFTMETAL_BEFORE || object != sent.queue || !counts) return;
+    if (phase != SOFTMETAL_BEFORE || !counts || object != __atomic_load_n(&sent.queue, __ATOMIC_ACQUIRE)) return;
     must(sent.count + 1 < sizeof sent.letters, "too many messages");
     sent.letters[sent.count++] = selector[0];
 }
 
 static void watch(void *metal_queue)
 {
-    memset(&sent, 0, sizeof sent);
-    sent.queue = metal_queue;
+    __atomic_store_n(&sent.queue, NULL, __ATOMIC_RELEASE); /* a listener's thread may still send messages */
+    sent.count = 0;
+    memset(sent.letters, 0, sizeof sent.letters);
+    __atomic_store_n(&sent.queue, metal_queue, __ATOMIC_RELEASE);
     softmetal_set_message_hook(note_sent, NULL);
 }
 
