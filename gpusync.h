@@ -1055,67 +1055,95 @@ GPUSYNC_API uint32_t gpusync_version(void);
 
 /* How it works, on one page. Names of functions in brackets.
 
-   STRUCTURES, at >>objects
-     object     what rises: the tickets of a queue, the values of a timeline, the items that a warm-up has
-     entry      what waits for a number of a object: a sleeper, a callback, or a link of work
-     queue      a object; its committed work in the order of commits; open work; failures on record; room
-     timeline   a object; an event; the signals that committed work is to make, by value
-     warm-up    a object; items
-     work       what ends as one, with its command buffers, and links: its waits and signals
-     sleeper    a thread in a wait, on its stack
-     after      what a thread does when it has unlocked: unpark, write and read events, send, log, ask for callbacks
-     device     the lock, and everything under it
+   LAYERS. Each calls functions of its own and of those in front of it. Where a lower one has to reach a higher one
+   there is a pointer that the higher one has set. tests/layers.sh cuts this file behind each, and compiles it.
+     0  >>objc >>platform >>failure   Objective-C, atomics and locks, the texts of failures
+     1  >>numbers >>objects           nodes, jobs; objects, whose numbers rise; the device and its lock
+     2  >>wait                        goals, spin, sleep; what follows a change. Knows objects
+     3  >>queue to >>create           work, tickets, failures on record, room, handler, look, commit, waits for points
+     ------------- the core, whole by itself: a program that commits and waits needs no more
+     4  >>callbacks                   callbacks, and later destroys
+     5  >>timelines >>events          values; MTLSharedEvent; values of other code
+     6  >>held >>encode >>submit      work with waits and signals, and what is held behind it
+     7  >>metal4 >>trace >>warmup >>report
 
-   A STEP. A commit, a handler, a look, a signal, a destroy takes the device's lock, changes its object, and takes off
-   the entries whose numbers have come [gpusync__take]: sleepers go to `after`, callbacks become due, work is stirred.
-   Before the unlock all stirred work is judged, and what that stirs, too [gpusync__go_on]: ended work settles, held
-   work becomes ready. After the unlock the thread does what stands in `after` [gpusync__work_off]. A step costs what it
-   changes, not what there is; but lists are searched from one end: for an open or held buffer [gpusync__find_open,
-   gpusync__is_held], for the place of a number that does not rise [gpusync__insert].
+   UPWARDS
+     node.fire        what goes on when its number has come: a sleeper [gpusync__rouse], a callback [gpusync__due], a
+                      wait of work [gpusync__link_came], the end of a later destroy [gpusync__tell_gone], a queue that
+                      is to settle [gpusync__settle_all], signals of Metal 4 [gpusync__signalled]
+     job.run          what a thread does after its unlock
+     object.kind      how a number stands, how one looks, what a destroy and the last reference do
+     goal.stands      the same for a wait
+     work.gate        accept, judge, sent, encode, outcome, failed, settled, free. NULL: a plain commit asks nothing
+     queue.port       what Metal 4 does in its own way
+     device.tracer, device.run_due    the trace; callbacks
+
+   A CHANGE. A commit, a handler, a look, a signal, a destroy takes the device's lock, changes its object, and fires the
+   nodes whose numbers have come [gpusync__rise]: sleepers go to `after`, callbacks become due, work is stirred
+   [gpusync__stir]. Before the unlock all ended work settles that may, and what that lets settle, too [gpusync__go_on].
+   After the unlock the thread unparks, then runs the jobs [gpusync__finish]: it writes and reads events, sends held
+   work, asks for callbacks. A change costs what it changes, not what there is; but a ring is searched from one end: for
+   an open or held buffer [gpusync__find_open, gpusync__is_held], for a number that does not rise [gpusync__insert].
 
    LIVES
+     number    of a ticket: committed [gpusync__line_up] -> its work settles, and all before it: `completed` passes it
+               [gpusync__publish]. Of a value: promised [gpusync__accept_links] -> sent [gpusync__send_signal] -> its
+               work settles: reached as soon as no lower signal is left [gpusync__reach], or the timeline fails
+               [gpusync__fail].
+     node      listed by number -> fired, off its ring; or withdrawn.
+     job       listed [gpusync__later] -> cleared, then run, once for all that was asked meanwhile [gpusync__work_off].
      work      OPEN: made, or encoded into.
-               -> committed, and gets a ticket or, UNORDERED, a number [gpusync__admit]. It may go: SENT. It may not
-                  yet: HELD, its waits are listed. It never may: ENDED, unsent.
-               HELD -> an entry fires: stirred, judged, ready [gpusync__rejudge] -> sent under the order lock
-               [gpusync__issue]. SENT -> ENDED by its last handler, or a look [gpusync__end]; its room goes back.
+               -> enters its queue, and gets a ticket or, UNORDERED, a number [gpusync__admit]. It may go: SENT. It may
+                  not yet: HELD, its waits are listed. It never may: ENDED, unsent.
+               HELD -> a wait fires: stirred; judged, and set out under the order lock [gpusync__issue] -> SENT.
+               SENT -> ENDED by its last handler, or a look [gpusync__end]; its room goes back.
                ENDED -> SETTLED when its waits are over, that with a ticket in turn [gpusync__settle]: its result is on
-                  record, its signals pass, `completed` passes it [gpusync__publish], what waits for its ticket goes on.
-               SETTLED -> gone from the queue when its handlers have come, no signal of it is listed, and Metal 4 has
-                  made its signals [gpusync__leave].
-     value     committed: on `promised` [gpusync__admit] -> sent [gpusync__send_signal] -> its work settles: reached
-               as soon as no lower signal is left [gpusync__reach], or the timeline fails [gpusync__fail].
-     sleeper   checks, looks, spins; checks under the lock, lists its entries [gpusync__prepare], parks. The waker takes
-               the entries off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks,
-               and subtracts from `taken`: its last access [gpusync__unpark_one]. The frame goes when it is on no ring
-               and `taken` is 0.
+                  record, its signals pass, `completed` passes it, what waits for its ticket goes on.
+               SETTLED -> off its queue when its handlers have come and no signal of it is listed [gpusync__forget].
+     sleeper   checks, looks, spins; checks under the lock, lists its goals [gpusync__prepare], parks. The waker takes
+               the goals off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks, and
+               subtracts from `taken`: its last access [gpusync__unpark_one].
      callback  its memory comes before the ticket -> listed -> due, in the order in which tickets settle -> run by one
                thread at a time [gpusync__run_due] -> freed.
 
    TWO LOCKS
      order lock of a queue   from the ticket to [commit]: the order of tickets is Metal's order (but for buffers that
-                             the program has enqueued). Commit, submit, marker and abandon block on it; all others try
-                             it, and set `missed` first.
+                             the program has enqueued). Commit, submit, marker and abandon block on it; what sends held
+                             work tries it, and sets `missed` first.
      device's lock           everything but what a field calls atomic. Order: order lock, then device's lock.
    Beside them the lock for selectors and listeners, and the mutex of the default hooks: each is taken last.
 
-   TABLES  what wakes a wait: >>wait; what holds work, and lets it go: >>held; the way of an error: >>failure; what a
-   destroy does to everything: >>destroy.
+   TABLES  what wakes a wait: >>wait; what holds work, and lets it go: >>held; the way of an error: >>queue, "failures
+   on record"; when an event is written: >>events; who looks: >>look.
+
+   WHO HOLDS WHAT, for each pointer that outlives a hold of the lock
+     a call's device, queue, timeline     the program; a call that blocks takes a reference
+     goal.object, link.object             a reference of the wait, of the work
+     work in a ring of its queue          a reference of the ring, until it settles; a listed signal has one
+     work in a handler's block            a reference of the block, taken once [gpusync__take_work]
+     work that a thread sends, traces     a reference of the thread
+     work.queue, object.device            a reference
+     callback.object                      a reference, until it was called
+     job                                  of its object; `write`, `arm` and `issue` hold a reference to it while listed
+     sleeper in `after`                   `taken`
+     a listener's block                   no timeline: `listening`, which forgets it [gpusync__timeline_free]
+     the dispatch queue                   a reference to the device; a timer has none, and asks [gpusync__watch]
 
    NOT TO BE SWAPPED
      gpusync__unpark_one   next off the list; `woken` cleared; unpark; `taken`    else another waker lists it; the frame
                                                                                   is gone
      gpusync__issue        `missed` set, try the lock; cleared, search            else ready work is held for ever
      gpusync__enter        unlock the order lock, read `missed`                   likewise
+     gpusync__work_off     `listed` cleared, run                                  else a change is not seen
      gpusync__prepare      check, list, in one hold                               else a wake-up is lost
      gpusync__settle       info, record, SETTLED, `completed`                     else an end has no failure yet
      gpusync__fail         `error`, FAILED                                        else a failure without text is read
      gpusync__set_out      SENT, signals                                          else higher ones are judged too early
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
-     gpusync__admit        promise, judge                                         else the order of values is not judged
+     gpusync__try_enter    accept, judge                                          else the order of values is not judged
      gpusync__completed    end, unpark, times, count `running` down               else a wait is late, or misses the
                                                                                   times
-     gpusync__arm          `arms` cleared, read the event                         else a withdrawal is not heard of
+     gpusync__reach        event to be written, waits fired                       else work is sent before its event
      gpusync__arm          list, ask Metal, read the event                        else a value comes in between
      gpusync__answer       `asked` cleared, callbacks                             else what becomes due is not asked for
      gpusync__abandon      CLOSED, the order lock once, give up                   else work is committed behind it
@@ -1123,35 +1151,31 @@ GPUSYNC_API uint32_t gpusync_version(void);
    WHAT ALWAYS HOLDS, at each unlock of the device
      1.  Under the device's lock comes no message, allocation, release, hook, callback or log line; under an order lock
          only what accepts, judges and sets out work, and the messages that send.
-     2.  The order lock comes before the device's. The holder of an order lock looks once more after its unlock while
-         `missed` is set: with a look before the unlock, or none, work that another thread has found ready would be held
-         for ever. (Not in an abandon: all held work has ended then. gpusync__bring takes the lock again.)
-     3.  Nothing is settled or unparked under an order lock. What stirs work goes on in the same hold of the device's
-         lock, or in a later one of the thread, without an order lock. Unparks come first in `after`.
-     4.  An entry is on one ring at most. A wait that is not over is listed where that may change: of UNORDERED work
-         that is held or has ended, of the first with a ticket that is held, and of the one that is to settle next.
+     2.  The holder of an order lock looks at `missed` after its unlock: else work that another thread has found ready
+         is held for ever. (Not in an abandon: all held work has ended then. gpusync__bring takes the lock again.)
+     3.  Nothing settles and nothing is unparked under an order lock. Ended work that may settle has settled at each
+         unlock, but under an order lock: then the thread goes on behind it.
+     4.  A node is on one ring at most; one that has been fired is on none. A wait of work that is not over is listed
+         where that may change: of UNORDERED work that is held or has ended, of the first with a ticket that is held,
+         and of the one that is to settle next. Held work is judged under its order lock alone.
      5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
      6.  `promised` is sorted, with a value once at most: those of sent work up to `sent`, above that those of held
-         work, and of work that never runs. A link that is off its ring has no neighbours: a walk that begins at a link
-         asks first.
-     7.  A value is reached only when no lower signal is left. `sent` >= each sent signal and what is reached; `coming`
-         <= `sent`; a GPU wait goes only up to `coming`, or for a value of other code.
-     8.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later, but for a value that
+         work, and of work that never runs. A value is reached only when no lower signal is left. `coming` <= `sent`;
+         a GPU wait goes only up to `coming`, or for a value of other code.
+     7.  Work is sent in an order in which no work waits, on the GPU, for work that is sent later, but for a value that
          other code may bring. Work with tickets settles in their order.
-     9.  Work that never ran, or failed, waits for no value and no ticket, and needs no memory to fail.
-     10. The record, what sticks, how the ticket ended and the timelines' failure are there before SETTLED and before
-         `completed` rises, in one hold.
-     11. A reference comes from a reference, or under the lock while the count is above 0 [gpusync__revive]. A block's
-         reference is taken once [gpusync__take_work]. A handler's block holds the device until Metal drops the block; a
-         listener's block holds no timeline.
-     12. Values of other code: what waits is listed, then Metal is asked, then the event is read [gpusync__arm]. The
+     8.  Work that never ran, or failed, waits for no value and no ticket, and needs no memory to fail.
+     9.  The record, what sticks, how the ticket ended and the timelines' failure are there before `completed` rises, in
+         one hold.
+     10. A reference comes from a reference, or under the lock while the count is above 0 [gpusync__revive].
+     11. Values of other code: what waits is listed, then Metal is asked, then the event is read [gpusync__arm]. The
          event is not believed from the lowest signal on of our own work that the GPU has not ended well.
-     13. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
+     12. After CLOSED, and the order lock once, no thread stands between the ticket and [commit] [gpusync__abandon].
          Closing a timeline ends the host's waits and callbacks, and held work for values that never come, and nothing
          else.
-     14. `owed` is above 0 while a callback of the object is not over. A destroy runs the callbacks of its own object,
+     13. `owed` is above 0 while a callback of the object is not over. A destroy runs the callbacks of its own object,
          no others. Each call into the program comes from a thread that has a reference to the device.
-     15. Room is the sum over open, held and sent work, given back once: at the end, or, of work that never ran, with
+     14. Room is the sum over open, held and sent work, given back once: at the end, or, of work that never ran, with
          its memory. An event outlives every signal that was sent for it. */
 
 #if defined(GPUSYNC_IMPLEMENTATION) && !defined(GPUSYNC__IMPLEMENTED)
@@ -1224,8 +1248,8 @@ extern "C" {
 #endif
 
 /* --------------------------------------------------------------------------------- >>objc --
-   Everything of the Objective-C runtime and of Metal that is used, declared here under private
-   names. The asm label is the real symbol: so no SDK header is needed, and none can clash. */
+   Layer 0. Everything of the Objective-C runtime and of Metal that is used, declared here under private names. The asm
+   label is the real symbol: so no SDK header is needed, and none can clash. */
 
 extern void gpusync__objc_msg_send(void) GPUSYNC__SYMBOL("objc_msgSend");
 extern void *gpusync__sel_register(const char *name) GPUSYNC__SYMBOL("sel_registerName");
@@ -2312,8 +2336,8 @@ static void gpusync__go_on(gpusync_device *dev, gpusync__after *after)
     gpusync__rise(&dev->moved, UINT64_MAX, after);
 }
 
-/* Ends a change: settles what it has let settle, unlocks the device, and does what is left to do then. What the change has ended may be the last that
-   another thread waited for, so that the device goes meanwhile. */
+/* Ends a change: settles what it has let settle, unlocks the device, and does what is left to do then. What the change
+   has ended may be the last that another thread waited for, so that the device goes meanwhile. */
 static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 {
     gpusync__go_on(dev, after);
@@ -3254,8 +3278,8 @@ static void gpusync__issue_later(gpusync_queue *q, gpusync__after *after)
         gpusync__keep(&q->object);
 }
 
-/* Has work judged that is HELD or has ended: something that it waits for has changed. With a ticket only the first of its
-   queue is. */
+/* Has work judged that is HELD or has ended: something that it waits for has changed. With a ticket only the first of
+   its queue is. */
 static void gpusync__stir(gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
@@ -6900,8 +6924,8 @@ GPUSYNC__APART gpusync_result gpusync__commit4(gpusync_queue *queue, void *comma
     return gpusync_submit(queue, &s, ticket);
 }
 
-/* A queue of Metal 4 has made the signals of work. They may have come late: behind a failure, a higher value, or another
-   queue's signal that is not reached yet, which is `crossed` then. */
+/* A queue of Metal 4 has made the signals of work. They may have come late: behind a failure, a higher value, or
+   another queue's signal that is not reached yet, which is `crossed` then. */
 static void gpusync__signalled(gpusync__node *node, gpusync__after *after)
 {
     gpusync__work *w = GPUSYNC__OF(gpusync__work, links.turn, node);
