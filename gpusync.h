@@ -1740,11 +1740,12 @@ static inline void gpusync__rise(gpusync__node *ring, uint64_t number, gpusync__
 }
 
 /* Has a job run when the thread has unlocked. False: it is to run anyway. */
-static bool gpusync__later(gpusync__after *after, gpusync__job *job)
+static bool gpusync__later(gpusync__after *after, gpusync__job *job, void (*run)(gpusync__job *, gpusync__after *))
 {
     if (GPUSYNC__LOAD(&job->listed))
         return false;
     GPUSYNC__STORE(&job->listed, true);
+    job->run = run;
     job->next = NULL;
     *(after->jobs ? after->end : &after->jobs) = job;
     after->end = &job->next;
@@ -2321,9 +2322,10 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
         if (after->woken) {
             gpusync__unpark_one(dev, after);
         } else if (job) {
+            void (*run)(gpusync__job *, gpusync__after *) = job->run;
             after->jobs = job->next;
-            GPUSYNC__STORE(&job->listed, false);
-            job->run(job, after);
+            GPUSYNC__STORE(&job->listed, false); /* the last access before it runs: another thread may list it */
+            run(job, after);
         } else {
             more = false;
         }
@@ -2930,7 +2932,8 @@ struct gpusync_queue {
         gpusync__work *first; /* of those with a ticket */
         uint32_t count;       /* UNORDERED work, too */
         gpusync__node ready;  /* the ring of UNORDERED work that is to be judged */
-        gpusync__job issue;   /* sends */
+        gpusync__job issue;   /* sends it, by the next. NULL: none was ever held */
+        void (*send)(gpusync__job *job, gpusync__after *after);
         bool missed; /* a thread had work to send, and found the order lock taken: its holder looks once more after its
                         unlock. Atomic */
     } held;
@@ -3274,7 +3277,7 @@ static int gpusync__ticket_stands(const gpusync__object *t, uint64_t number, gpu
 /* Has held work sent that may go. */
 static void gpusync__issue_later(gpusync_queue *q, gpusync__after *after)
 {
-    if (gpusync__later(after, &q->held.issue))
+    if (gpusync__later(after, &q->held.issue, q->held.send))
         gpusync__keep(&q->object);
 }
 
@@ -3396,8 +3399,7 @@ static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
     if (gpusync__tracer_of(q->object.device) && q != q->object.device->blocks) {
         GPUSYNC__ADD(&w->refs, 1);
         w->since_ns = gpusync_now_ns();
-        w->tell.run = gpusync__tell;
-        gpusync__later(after, &w->tell);
+        gpusync__later(after, &w->tell, gpusync__tell);
     }
     if (w->on_complete) {
         w->on_complete->node.number = (uint64_t)gpusync__ticket_of(w);
@@ -3556,7 +3558,7 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     dev->loss.encoder[0] = '\0';
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     if (dev->log)
-        gpusync__later(after, &dev->loses);
+        gpusync__later(after, &dev->loses, gpusync__log_loss);
     if (dev->on_lost.node.fire && (dev->alive || !dev->ends))
         dev->on_lost.node.fire(&dev->on_lost.node, after);
     for (gpusync__object *t = dev->objects; t; t = t->next) {
@@ -4916,7 +4918,6 @@ static void gpusync__device_init(gpusync_device *dev, const gpusync_device_desc 
     dev->metal = metal;
     dev->refs = 1;
     gpusync__ring_init(&dev->moved);
-    dev->loses.run = gpusync__log_loss;
     gpusync__ring_init(&dev->due);
     dev->objects_end = &dev->objects;
     if (desc->hooks)
@@ -5148,8 +5149,7 @@ static void gpusync__append(gpusync_device *dev, gpusync__callback *c, gpusync__
 {
     gpusync__put(dev->due.prev, &c->node);
     c->turn = ++dev->due_last;
-    dev->call.run = gpusync__call;
-    gpusync__later(after, &dev->call);
+    gpusync__later(after, &dev->call, gpusync__call);
 }
 
 static void gpusync__watch(void *context);
@@ -5192,8 +5192,7 @@ static void gpusync__watch_later(gpusync_device *dev, gpusync__after *after)
     if (dev->watched || dev->callback_mode == GPUSYNC_CALLBACKS_MANUAL)
         return;
     dev->watched = true;
-    dev->watch.run = gpusync__watch_soon;
-    gpusync__later(after, &dev->watch);
+    gpusync__later(after, &dev->watch, gpusync__watch_soon);
 }
 
 /* A callback of the object is to run, or to be withdrawn, before a destroy returns. */
@@ -5474,6 +5473,8 @@ static void gpusync__arm_later(gpusync__object *t, gpusync__after *after);
 static void gpusync__shut_timeline(gpusync__object *t, gpusync__after *after);
 static void gpusync__spare_event(gpusync__object *t);
 static void gpusync__timeline_free(gpusync__object *t);
+static void gpusync__write_event(gpusync__job *job, gpusync__after *after);
+static void gpusync__arm(gpusync__job *job, gpusync__after *after);
 
 static const gpusync__kind gpusync__timelines = {
     "timeline",
@@ -5540,7 +5541,7 @@ static void gpusync__stir_above(const gpusync__link *link, gpusync__after *after
 /* Has the event read, and Metal asked for the next value, where other code signals the timeline. */
 static void gpusync__arm_later(gpusync__object *t, gpusync__after *after)
 {
-    if (gpusync__timeline_of(t)->outside && gpusync__later(after, &gpusync__timeline_of(t)->arm))
+    if (gpusync__timeline_of(t)->outside && gpusync__later(after, &gpusync__timeline_of(t)->arm, gpusync__arm))
         gpusync__keep(t);
 }
 
@@ -5564,7 +5565,7 @@ static void gpusync__write_later(gpusync_timeline *t, gpusync__after *after)
         return;
     t->dirty = true;
     gpusync__keep(&t->object);
-    gpusync__later(after, &t->write);
+    gpusync__later(after, &t->write, gpusync__write_event);
 }
 
 /* The GPU may have written a lower value to the event than it is to have: the host writes that once more. */
@@ -5900,8 +5901,6 @@ static gpusync_result gpusync__timeline_make(gpusync_device *device, const gpusy
     t->hidden = hidden;
     gpusync__ring_init(&t->promised);
     gpusync__ring_init(&t->expecting);
-    t->write.run = gpusync__write_event;
-    t->arm.run = gpusync__arm;
     gpusync__copy_label(t->object.label, sizeof t->object.label, desc->label);
     t->listening = t->outside ? (gpusync__listening *)GPUSYNC_MALLOC(sizeof *t->listening) : NULL;
     if (t->listening) {
@@ -6289,7 +6288,7 @@ static int gpusync__judge_links(gpusync__work *w, gpusync__after *after)
             result = GPUSYNC__NOT_YET;
     if (result == GPUSYNC__NOT_YET)
         gpusync__list_waits(w, NULL, after);
-    w->queue->held.issue.run = gpusync__issue_job;
+    w->queue->held.send = gpusync__issue_job;
     return result;
 }
 
