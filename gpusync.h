@@ -2191,14 +2191,19 @@ typedef struct gpusync__pace {
     gpusync__info infos[GPUSYNC__INFOS];
 } gpusync__pace;
 
+/* The kinds of goals. */
+typedef struct gpusync__aim {
+    /* Whether it has come. BADLY: `error` gets the failure. error NULL: the wait has told of the failure. */
+    int (*stands)(const struct gpusync__wait *wait, struct gpusync__goal *goal, gpusync_error *error);
+    const char *what; /* in texts, in front of the number */
+} gpusync__aim;
+
 /* What a thread waits for. */
 typedef struct gpusync__goal {
     gpusync__node node;
     gpusync__sleeper *sleeper; /* while it is listed */
     gpusync__object *object;   /* with a reference */
-    /* Whether it has come. BADLY: `error` gets the failure. error NULL: the wait has told of the failure. */
-    int (*stands)(const struct gpusync__wait *wait, struct gpusync__goal *goal, gpusync_error *error);
-    const char *what;    /* in texts, in front of the number */
+    const gpusync__aim *aim;
     gpusync__pace *pace; /* of tickets: when they are expected to end. NULL: not known */
     uint64_t number;     /* a ticket, a value, so many items; of everything: the last ticket; 0: no number */
     uint64_t unordered;  /* of everything: up to which number of UNORDERED work */
@@ -2208,13 +2213,6 @@ typedef struct gpusync__goal {
     bool handlers;       /* those up to the ticket, too */
     bool over;
 } gpusync__goal;
-
-/* A goal that is to be filled in. */
-#define GPUSYNC__GOAL(stands, what)                                                                      \
-    {                                                                                                    \
-        {NULL, NULL, 0, gpusync__rouse}, NULL, NULL, stands, what, NULL, 0, 0, 0, 0, false, false, false \
-    }
-static void gpusync__rouse(gpusync__node *node, gpusync__after *after);
 
 typedef struct gpusync__wait {
     gpusync_device *device;
@@ -2359,6 +2357,18 @@ static void gpusync__finish(gpusync_device *dev, gpusync__after *after)
 
 /* -- checking */
 
+/* A goal of an object, of everything or of no number. */
+static inline void gpusync__goal_init(gpusync__goal *goal, gpusync__object *t, const gpusync__aim *aim)
+{
+    goal->node.next = NULL;
+    goal->node.fire = gpusync__rouse;
+    goal->node.number = goal->number = goal->unordered = goal->told = 0;
+    goal->object = t;
+    goal->aim = aim;
+    goal->pace = NULL;
+    goal->fresh = goal->handlers = goal->over = false;
+}
+
 /* Whether the numbers of a goal have come: loads alone. */
 static inline bool gpusync__has_come(const gpusync__goal *goal)
 {
@@ -2380,7 +2390,7 @@ static int gpusync__calls_stand(const gpusync__wait *wait, gpusync__goal *goal, 
     return gpusync__runs(goal->object) ? GPUSYNC__NOT_YET : GPUSYNC__WELL;
 }
 
-static const gpusync__goal gpusync__for_calls = GPUSYNC__GOAL(gpusync__calls_stand, " the return of callbacks of");
+static const gpusync__aim gpusync__for_calls = {gpusync__calls_stand, " the return of callbacks of"};
 
 /* A wait for a value, or for items. */
 static int gpusync__number_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
@@ -2389,14 +2399,14 @@ static int gpusync__number_stands(const gpusync__wait *wait, gpusync__goal *goal
     return gpusync__stands(goal->object, goal->number, error);
 }
 
-static const gpusync__goal gpusync__for_number = GPUSYNC__GOAL(gpusync__number_stands, "");
+static const gpusync__aim gpusync__for_number = {gpusync__number_stands, ""};
 
 /* Checks one goal that was open. Returns whether it ends the wait. */
 static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wait, size_t i)
 {
     gpusync__goal *goal = &wait->goals[i];
     gpusync_error error;
-    int stands = goal->stands(wait, goal, &error);
+    int stands = goal->aim->stands(wait, goal, &error);
     if (stands == GPUSYNC__NOT_YET) { /* a reason to end all the same? */
         bool closed = goal->object->alert & GPUSYNC__CLOSED && !wait->drains;
         bool lost = (goal->number || goal->unordered) && gpusync__lost_long(wait->device);
@@ -2432,7 +2442,7 @@ static bool gpusync__check(gpusync__wait *wait)
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
     gpusync__goal *told = over && wait->which < wait->count ? &wait->goals[wait->which] : NULL;
     if (told && told->told && !wait->drains)
-        told->stands(wait, told, NULL);
+        told->aim->stands(wait, told, NULL);
     return over;
 }
 
@@ -2665,8 +2675,8 @@ GPUSYNC__APART void gpusync__log_timeout(const gpusync__wait *wait, uint64_t tim
     if (quiet)
         return;
     char name[96], what[80];
-    snprintf(what, sizeof what, goal->number ? "%s %s %" PRIu64 "%s" : "%s", goal->what, t->kind->counts, goal->number,
-             wait->count > 1 ? " and other points" : "");
+    snprintf(what, sizeof what, goal->number ? "%s %s %" PRIu64 "%s" : "%s", goal->aim->what, t->kind->counts,
+             goal->number, wait->count > 1 ? " and other points" : "");
     gpusync__log(wait->device, GPUSYNC_LOG_WARNING,
                  "%s: a wait for%s ended at its limit of %.3f ms; gpusync_device_report tells why",
                  gpusync__name(t, name), what, (double)timeout_ns / 1e6);
@@ -2771,7 +2781,7 @@ static bool gpusync__shut(gpusync__object *t, gpusync__after *after)
 static gpusync_result gpusync__close(gpusync__object *t, bool (*ends)(gpusync__object *))
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    gpusync__goal calls = gpusync__for_calls;
+    gpusync__goal calls;
     if (!t)
         return GPUSYNC_OK;
     gpusync_device *dev = t->device;
@@ -2783,7 +2793,7 @@ static gpusync_result gpusync__close(gpusync__object *t, bool (*ends)(gpusync__o
     if (!first)
         return GPUSYNC_ERROR_DESTROYED;
     bool gave_up = ends && ends(t);
-    calls.object = t;
+    gpusync__goal_init(&calls, t, &gpusync__for_calls);
     for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
         gpusync__lock(dev);
         owes = t->owed != 0;
@@ -2818,10 +2828,9 @@ typedef struct gpusync__link {
 
 /* What work with waits and signals does beside a plain commit: >>held. All but `encode` under the device's lock. */
 typedef struct gpusync__gate {
-    gpusync_result (*accept)(struct gpusync__work *w, gpusync__after *after); /* it is to enter its queue */
-    int (*judge)(struct gpusync__work *w, gpusync__after *after);             /* may it go to Metal? */
-    void (*sent)(struct gpusync__work *w, gpusync__after *after);             /* it turns SENT */
-    void (*encode)(struct gpusync__work *w);                                  /* it is about to be committed */
+    int (*judge)(struct gpusync__work *w, gpusync__after *after); /* may it go to Metal? */
+    void (*sent)(struct gpusync__work *w, gpusync__after *after); /* it turns SENT */
+    void (*encode)(struct gpusync__work *w);                      /* it is about to be committed */
     /* It has ended: how does it stand with what it waits for? error: gets the first failure, if there is one. */
     int (*outcome)(struct gpusync__work *w, gpusync_error *error, gpusync__after *after);
     void (*failed)(struct gpusync__work *w, const gpusync_error *error, gpusync__after *after); /* it is to settle */
@@ -2862,7 +2871,9 @@ typedef struct gpusync__work {
     gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, held.ready or loose.over */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__links links;
-    const gpusync__gate *gate;      /* NULL: a plain commit */
+    const gpusync__gate *gate; /* NULL: a plain commit */
+    /* It is to enter its queue, under both locks. NULL: likewise. */
+    gpusync_result (*accept)(struct gpusync__work *w, gpusync__after *after);
     gpusync__callback *on_complete; /* of a submission, until it settles */
     gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
     const char *why;                /* of a failure of gpusync's own */
@@ -3090,6 +3101,11 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
     gpusync__pool_pop(pool);
     if (w->gate)
         w->gate->free(w);
+    for (gpusync__work *part; (part = w->links.parts) != NULL;) {
+        w->links.parts = (gpusync__work *)(void *)part->place.next;
+        if (GPUSYNC__SUB(&part->refs, 1) == 1)
+            gpusync__work_free(part);
+    }
     if (w->buffers != w->few_buffers)
         GPUSYNC_FREE(w->buffers);
     if (w->error)
@@ -3630,14 +3646,17 @@ static inline void gpusync__note_times(gpusync__work *w, double start, double en
         w->gpu_end = end;
 }
 
-/* The command buffers of the work are over. */
+/* The command buffers of the work are over: it settles, if it is its turn, and what is behind it. */
 static inline void gpusync__over(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
+    gpusync_queue *q = w->queue;
     gpusync__end(w, now, after);
-    if (w->unordered)
-        gpusync__settle(w->queue, w, after);
-    else
-        gpusync__settle_all(&w->queue->moved, after);
+    if (!w->unordered && gpusync__first(q) != w)
+        return;
+    gpusync__settle(q, w, after);
+    w = gpusync__first(q);
+    if (w && w->state == GPUSYNC__ENDED)
+        gpusync__settle_all(&q->moved, after);
 }
 
 /* Ends the work if it runs no more, and no handler was lost. */
@@ -3949,7 +3968,7 @@ static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, 
     return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
 }
 
-static const gpusync__goal gpusync__for_room = GPUSYNC__GOAL(gpusync__room_stands, " room on");
+static const gpusync__aim gpusync__for_room = {gpusync__room_stands, " room on"};
 
 /* The same, and waits for it. */
 static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
@@ -3958,8 +3977,8 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     gpusync_result result = gpusync__refuses(q, false);
     if (result != GPUSYNC_OK || gpusync__reserve(w) == GPUSYNC_OK)
         return result;
-    gpusync__goal goal = gpusync__for_room;
-    goal.object = &q->object;
+    gpusync__goal goal;
+    gpusync__goal_init(&goal, &q->object, &gpusync__for_room);
     result = gpusync__await_goal(&goal, timeout_ns);
     w->room = result == GPUSYNC_OK;
     return result == GPUSYNC_ERROR_WOULD_DEADLOCK && !timeout_ns ? GPUSYNC_NOT_READY : result;
@@ -4235,8 +4254,8 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
     gpusync_result result = gpusync__refuses(q, w->marker);
     if (result == GPUSYNC_OK && enqueued && (w->links.pointed || q->held.first))
         result = GPUSYNC_ERROR_ENQUEUED;
-    if (result == GPUSYNC_OK && w->gate)
-        result = w->gate->accept(w, after);
+    if (result == GPUSYNC_OK && w->accept)
+        result = w->accept(w, after);
     if (result != GPUSYNC_OK)
         return result;
     gpusync__unlist(&w->place);
@@ -4416,15 +4435,14 @@ static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gp
     return gpusync__heard(goal, GPUSYNC__BADLY);
 }
 
-static const gpusync__goal gpusync__for_ticket = GPUSYNC__GOAL(gpusync__one_stands, "");
-static const gpusync__goal gpusync__for_handlers = GPUSYNC__GOAL(gpusync__one_stands, " handlers up to");
-static const gpusync__goal gpusync__for_everything = GPUSYNC__GOAL(gpusync__all_stand, " everything up to");
+static const gpusync__aim gpusync__for_ticket = {gpusync__one_stands, ""};
+static const gpusync__aim gpusync__for_handlers = {gpusync__one_stands, " handlers up to"};
+static const gpusync__aim gpusync__for_everything = {gpusync__all_stand, " everything up to"};
 
 /* Makes a goal of everything that the queue has committed. */
 static void gpusync__goal_all(gpusync_queue *q, bool handlers, gpusync__goal *goal)
 {
-    *goal = gpusync__for_everything;
-    goal->object = &q->object;
+    gpusync__goal_init(goal, &q->object, &gpusync__for_everything);
     goal->pace = &q->pace;
     goal->fresh = true;
     goal->handlers = handlers;
@@ -4435,14 +4453,16 @@ static void gpusync__goal_all(gpusync_queue *q, bool handlers, gpusync__goal *go
 /* Makes the goal of a point. */
 static inline gpusync_result gpusync__goal_of(const gpusync_point *point, bool handlers, gpusync__goal *goal)
 {
+    const gpusync__aim *aim = handlers ? &gpusync__for_handlers : &gpusync__for_ticket;
     if (!point->timeline && point->ticket == GPUSYNC_EVERYTHING) {
         gpusync__goal_all(point->queue, handlers, goal);
         return GPUSYNC_OK;
     }
-    *goal = point->timeline ? gpusync__for_number : handlers ? gpusync__for_handlers : gpusync__for_ticket;
-    goal->object = gpusync__object_of(point);
-    goal->pace = point->timeline ? NULL : &point->queue->pace;
-    goal->handlers = handlers && !point->timeline;
+    gpusync__goal_init(goal, gpusync__object_of(point), point->timeline ? &gpusync__for_number : aim);
+    if (!point->timeline) {
+        goal->pace = &point->queue->pace;
+        goal->handlers = handlers;
+    }
     return gpusync__number_of(point, &goal->number);
 }
 
@@ -4541,8 +4561,8 @@ static __attribute__((__noinline__)) gpusync_result gpusync__ask(gpusync_queue *
     gpusync_error error;
     const gpusync__info *info = &q->pace.infos[goal->number % GPUSYNC__INFOS];
     gpusync__lock(q->object.device);
-    int stands = goal->stands(NULL, goal, &error);
-    bool ended = stands != GPUSYNC__NOT_YET && goal->stands == gpusync__one_stands;
+    int stands = goal->aim->stands(NULL, goal, &error);
+    bool ended = stands != GPUSYNC__NOT_YET && goal->aim == &gpusync__for_ticket;
     if (times && ended && info->ticket == goal->number) {
         times->gpu_start_s = info->gpu_start;
         times->gpu_end_s = info->gpu_end;
@@ -4568,7 +4588,7 @@ GPUSYNC_API gpusync_result gpusync_poll(gpusync_queue *queue, gpusync_ticket tic
     if (result != GPUSYNC_OK)
         return result;
     if (!gpusync__has_come(&goal))
-        gpusync__look_at(&goal);
+        gpusync__look(queue, goal.unordered ? UINT64_MAX : goal.number);
     if (!gpusync__has_come(&goal)) /* it may wait, on the GPU too, for work or values of others */
         gpusync__look_around(t->device);
     if (!gpusync__may_end(&goal))
@@ -4652,7 +4672,7 @@ static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
         goal->node.number = w->place.number;
     else if (rest)
         goal->node.number = goal->unordered;
-    if (goal->stands == gpusync__room_stands)
+    if (goal->aim == &gpusync__for_room)
         return &q->room.waiting;
     return rest ? &q->loose.waiting : &q->object.waiting;
 }
@@ -6131,7 +6151,7 @@ static void gpusync__fail_signals(gpusync__work *w, const gpusync_error *error, 
     }
 }
 
-/* Frees the links of work, and what was open, of a submission. */
+/* Frees the links of work. */
 static void gpusync__free_links(gpusync__work *w)
 {
     for (gpusync__link *link = w->links.first, *next; link; link = next) {
@@ -6139,10 +6159,6 @@ static void gpusync__free_links(gpusync__work *w)
         gpusync__unref(link->object);
         if (link->boxed)
             GPUSYNC_FREE(link);
-    }
-    for (gpusync__work *part; (part = w->links.parts) != NULL;) {
-        w->links.parts = (gpusync__work *)(void *)part->place.next;
-        gpusync__work_unref(part);
     }
 }
 
@@ -6415,29 +6431,38 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
     }
 }
 
-/* Enters the links of work, and the command buffers of a submission, if its timelines take the signals. */
+/* Enters the links of work, if its timelines take the signals. */
 static gpusync_result gpusync__accept_links(gpusync__work *w, gpusync__after *after)
 {
-    gpusync_result result = w->submitted ? gpusync__check_parts(w) : GPUSYNC_OK;
-    for (const gpusync__link *link = w->links.first; link && result == GPUSYNC_OK; link = link->next)
-        if (link->signal)
-            result = gpusync__accept_signal(w, link);
-    if (result != GPUSYNC_OK)
-        return result;
-    if (w->submitted)
-        gpusync__join(w, after);
+    (void)after;
+    for (const gpusync__link *link = w->links.first; link; link = link->next) {
+        gpusync_result result = link->signal ? gpusync__accept_signal(w, link) : GPUSYNC_OK;
+        if (result != GPUSYNC_OK)
+            return result;
+    }
     for (gpusync__link *link = w->links.first; link; link = link->next)
         if (link->signal) {
             gpusync__insert(&gpusync__timeline_of(link->object)->promised, &link->node);
             GPUSYNC__ADD(&w->refs, 1);
             w->links.listed++;
         }
+    return GPUSYNC_OK;
+}
+
+/* The same of a submission, and its command buffers. */
+static gpusync_result gpusync__accept_submission(gpusync__work *w, gpusync__after *after)
+{
+    gpusync_result result = gpusync__check_parts(w);
+    if (result == GPUSYNC_OK)
+        result = gpusync__accept_links(w, after);
+    if (result == GPUSYNC_OK)
+        gpusync__join(w, after);
     return result;
 }
 
 static const gpusync__gate gpusync__linked = {
-    gpusync__accept_links, gpusync__judge_links,  gpusync__send_links, gpusync__encode_signals,
-    gpusync__list_waits,   gpusync__fail_signals, gpusync__pass_links, gpusync__free_links,
+    gpusync__judge_links,  gpusync__send_links, gpusync__encode_signals, gpusync__list_waits,
+    gpusync__fail_signals, gpusync__pass_links, gpusync__free_links,
 };
 
 GPUSYNC__SELDOM gpusync_result gpusync_queue_cancel_held(gpusync_queue *queue, gpusync_ticket ticket)
@@ -6476,6 +6501,7 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
     gpusync_result result = link->signal && !w->submitted ? gpusync__accept_signal(w, link) : GPUSYNC_OK;
     if (result == GPUSYNC_OK) {
         w->gate = &gpusync__linked;
+        w->accept = w->accept ? w->accept : gpusync__accept_links;
         *w->links.end = link;
         w->links.end = &link->next;
         w->links.count++;
@@ -6665,7 +6691,7 @@ static gpusync_result gpusync__add_own(gpusync__work *w)
 static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submission *s)
 {
     w->submitted = true;
-    w->gate = &gpusync__linked;
+    w->accept = gpusync__accept_submission;
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
     w->given = (uint32_t)s->command_buffer_count;
     bool metal4 = w->queue->port != NULL;
@@ -6796,7 +6822,8 @@ static void gpusync__raise(const void *block, bool dropped)
     gpusync__lock(dev);
     if (dropped && !t->order_only)
         gpusync__fail(t, &error, &after);
-    gpusync__count_handler(w, 0, &after);
+    w->running = 0;
+    gpusync__over(w, 0, &after);
     gpusync__finish(dev, &after);
     gpusync__work_unref(w);
 }
@@ -7250,8 +7277,8 @@ GPUSYNC__SELDOM gpusync_result gpusync_warmup_start(gpusync_device *device, cons
 /* Waits until so many items are made. */
 static gpusync_result gpusync__await_items(gpusync__object *t, uint64_t count, uint64_t timeout_ns)
 {
-    gpusync__goal goal = gpusync__for_number;
-    goal.object = t;
+    gpusync__goal goal;
+    gpusync__goal_init(&goal, t, &gpusync__for_number);
     goal.number = count;
     return gpusync__await_goal(&goal, timeout_ns);
 }
@@ -7524,7 +7551,7 @@ static void gpusync__write_waits(gpusync__report *out, const gpusync__node *ring
             continue;
         const gpusync__sleeper *s = goal->sleeper;
         gpusync__write(out, "\n    a wait for");
-        gpusync__write_need(out, goal->what, goal->object, goal->number, NULL);
+        gpusync__write_need(out, goal->aim->what, goal->object, goal->number, NULL);
         if (s->count > 1)
             gpusync__write(out, "; one of %zu points", s->count);
         gpusync__write(out, "; begun %.1f ms ago", gpusync__ms(s->since_ns, out->now));
