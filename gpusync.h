@@ -4304,7 +4304,8 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         result = gpusync__try_enter(q, w, enqueued, now, &after);
     bool enters = result == GPUSYNC_OK;
     uint8_t state = enters ? w->state : (uint8_t)GPUSYNC__OPEN;
-    bool moves = after.jobs || after.woken || dev->moved.next != &dev->moved;
+    bool plain = state == GPUSYNC__SENT && !w->gate; /* nothing follows but its end */
+    bool moves = !plain && (after.jobs || after.woken || dev->moved.next != &dev->moved);
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */
@@ -6302,9 +6303,10 @@ static int gpusync__judge_links(gpusync__work *w, gpusync__after *after)
     for (gpusync__link *link = w->links.first; link && result != GPUSYNC__NOT_YET; link = link->next)
         if (link->signal && !gpusync__may_signal(w, link))
             result = GPUSYNC__NOT_YET;
-    if (result == GPUSYNC__NOT_YET)
+    if (result == GPUSYNC__NOT_YET) {
         gpusync__list_waits(w, NULL, after);
-    w->queue->held.send = gpusync__issue_job;
+        w->queue->held.send = gpusync__issue_job;
+    }
     return result;
 }
 
@@ -6501,7 +6503,6 @@ static gpusync_result gpusync__join_link(gpusync__work *w, gpusync__link *link)
     gpusync_result result = link->signal && !w->submitted ? gpusync__accept_signal(w, link) : GPUSYNC_OK;
     if (result == GPUSYNC_OK) {
         w->gate = &gpusync__linked;
-        w->accept = w->accept ? w->accept : gpusync__accept_links;
         *w->links.end = link;
         w->links.end = &link->next;
         w->links.count++;
@@ -6616,6 +6617,7 @@ static gpusync_result gpusync__encode_point(gpusync_queue *q, void *buffer, cons
         if (link->signal)
             return GPUSYNC_ERROR_INVALID_ARGUMENT; /* nothing waits behind a signal */
     gpusync__link **added = w->links.end;
+    w->accept = gpusync__accept_links;
     result = gpusync__add_link(w, point, signal);
     if (result == GPUSYNC_OK && !signal && *added && (*added)->encoded)
         gpusync__encode_wait(buffer, *added, (*added)->node.number);
