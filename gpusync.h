@@ -4978,11 +4978,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_create(const gpusync_device_desc *
         (unsigned)desc->callback_mode > GPUSYNC_CALLBACKS_MANUAL)
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     gpusync__mutex_lock(&gpusync__global);
-#define GPUSYNC__REGISTER(name, text) gpusync__sel.name = gpusync__sel_register(text);
-    if (!gpusync__sel.code) {
-        GPUSYNC__SELECTORS(GPUSYNC__REGISTER)
-    }
-#undef GPUSYNC__REGISTER
+#define GPUSYNC__NAME(name, text) text,
+    static const char *const texts[] = {GPUSYNC__SELECTORS(GPUSYNC__NAME)};
+#undef GPUSYNC__NAME
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !gpusync__sel.waitForEvent; i++) /* the last of them */
+        ((void **)(void *)&gpusync__sel)[i] = gpusync__sel_register(texts[i]);
     gpusync__mutex_unlock(&gpusync__global);
     if (desc->metal_device &&
         !gpusync__class_responds(gpusync__class_of(desc->metal_device), gpusync__sel.newCommandQueueWithMax))
