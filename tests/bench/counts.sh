@@ -99,19 +99,19 @@ row() { # TITLE SCENARIO LIMIT
 echo "instructions for a call, $($cc --version | head -n 1) -O2, $(uname -m)"
 printf '%-36s %10s %10s %10s %10s %12s\n' "" "by hand" "${OLD:+OLD}" "gpusync.h" limit allocations
 row "commit" commit 292
-row "commit of a foreign buffer" commit_foreign 478
-row "commit, Metal 4" commit4 634
-row "submit of 8 command buffers, Metal 4" submit4 970
-row "handler without a waiter" handler 428
-row "poll of work that runs" poll 196
+row "commit of a foreign buffer" commit_foreign 490
+row "commit, Metal 4" commit4 638
+row "submit of 8 command buffers, Metal 4" submit4 1003
+row "handler without a waiter" handler 408
+row "poll of work that runs" poll 214
 row "wait for a ticket that has ended" wait_ticket 18
 row "wait for everything, idle" wait_everything 22
 row "wait for a value that is reached" wait_value 18
 row "wait_many, ended, for a point" many_ended 28
 row "wait_many, unmet, for a point" many_unmet 320
 row "wait_many, asleep, for a point" many_asleep 500
-row "submit with a wait and a signal" submit 1300
+row "submit with a wait and a signal" submit 1355
 row "the same, strict: held" submit_strict 870
-row "both encoded, commit" encode 1160
+row "both encoded, commit" encode 1206
 row "made, committed, waited for asleep" whole 2390
 finish
