@@ -25,6 +25,10 @@ check "lines of gpusync.h with more than 120 characters" < <(
     awk 'length > 120 { print NR ": " length }' gpusync.h 2>&1)
 check "gpusync.h is not laid out as .clang-format says" < <(
     clang-format --style=file gpusync.h 2>&1 | diff gpusync.h - 2>&1)
+check "functions and structs of gpusync.h are named that are gone" < <(
+    have=$(grep -oE '\bgpusync__[a-z0-9_]+' gpusync.h | sort -u)
+    grep -vxE 'gpusync\.h|tests/mutants/plant\.pl' <<<"$files" | tr '\n' '\0' |
+        xargs -0 grep -ohE '\bgpusync__[a-z0-9_]*[a-z0-9]\b' | sort -u | grep -vxFf <(echo "$have") || true)
 check "scripts that cannot be executed, or have syntax errors" < <(
     for name in .ci/run tests/*.sh tests/*/*.sh tests/*.py; do
         [ -x "$name" ] || echo "$name"
