@@ -340,6 +340,23 @@ on_stage_with(test_T6_R27_a_wait_that_ends_with_the_loss_tells_of_no_failure, .q
     assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, NULL));
 }
 
+/* Nor does one for handlers, though the work has settled: its handler is to come. */
+on_stage_with(test_T6_R27_R28_a_wait_for_handlers_that_ends_with_the_loss_tells_of_no_failure, .queues = 2,
+              .device = by_hand(passing_hooks))
+{
+    void *buffer = new_buffer(s->q[0]);
+    softmetal_fail_as(buffer, SOFTMETAL_PAGE_FAULT, NULL);
+    commit(s->q[0], buffer);
+    softmetal_complete(buffer);
+    assert_result(gpusync_poll(s->q[0], 1, NULL), GPUSYNC_ERROR_EXECUTION);
+    lose_device(s);
+    gpusync_wait_options options = {.handlers = true};
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, GPUSYNC_FOREVER, &options), GPUSYNC_ERROR_DEVICE_LOST);
+    softmetal_finish(buffer);
+    assert_result(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, &options), GPUSYNC_ERROR_EXECUTION);
+    assert_ok(gpusync_wait(s->q[0], GPUSYNC_EVERYTHING, 0, &options));
+}
+
 on_stage_with(test_T6_a_limit_before_the_second_is_a_timeout, .queues = 2, .device = by_hand(passing_hooks))
 {
     commit_new(s->q[0]);
