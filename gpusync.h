@@ -1085,7 +1085,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
    work, asks for callbacks. A change costs what it changes, not what there is; but a ring is searched from one end: for
    an open or held buffer [gpusync__find_open, gpusync__is_held], for a number that does not rise [gpusync__insert].
 
-   LIVES
+   LIVES. The front's "ended" is SETTLED here, its "reached" is `completed`.
      number    of a ticket: committed [gpusync__line_up] -> its work settles, and all before it: `completed` passes it
                [gpusync__publish]. Of a value: promised [gpusync__accept_links] -> sent [gpusync__send_signal] -> its
                work settles: reached as soon as no lower signal is left [gpusync__reach], or the timeline fails
@@ -1141,11 +1141,13 @@ GPUSYNC_API uint32_t gpusync_version(void);
      gpusync__set_out      SENT, signals                                          else higher ones are judged too early
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
      gpusync__try_enter    accept, judge                                          else the order of values is not judged
-     gpusync__completed    end, unpark, times, count `running` down               else a wait is late, or misses the
-                                                                                  times
+     gpusync__completed    where a thread waits: end, unpark, times; in any       else a wait is late, or misses the
+                           case: times, count `running` down                      times
      gpusync__reach        event to be written, waits fired                       else work is sent before its event
      gpusync__arm          list, ask Metal, read the event                        else a value comes in between
      gpusync__answer       `asked` cleared, callbacks                             else what becomes due is not asked for
+     gpusync__await        `waits` counted, look                                  else an end comes late
+     gpusync__lose         `loss`, `lost`                                         else a loss without text is read
      gpusync__abandon      CLOSED, the order lock once, give up                   else work is committed behind it
 
    WHAT ALWAYS HOLDS, at each unlock of the device
@@ -1175,7 +1177,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
          else.
      13. `owed` is above 0 while a callback of the object is not over. A destroy runs the callbacks of its own object,
          no others. Each call into the program comes from a thread that has a reference to the device.
-     14. Room is the sum over open, held and sent work, given back once: at the end, or, of work that never ran, with
+     14. Room is the sum over reserved, open, held and sent work, given back once: at the end, or, of work that never ran, with
          its memory. An event outlives every signal that was sent for it. */
 
 #if defined(GPUSYNC_IMPLEMENTATION) && !defined(GPUSYNC__IMPLEMENTED)
@@ -1476,7 +1478,7 @@ static void *gpusync__zeroed(size_t size)
 }
 
 /* ------------------------------------------------------------------------------ >>failure --
-   How Metal's error, or one of gpusync's own, becomes a gpusync_error. */
+   How Metal's error, or one of gpusync's own, becomes a gpusync_error. Knows neither work nor a device. */
 
 /* Returns the driver's number in the text of an error, or -1. Metal makes its errors from that
    number, and merges several numbers in one code of its own. The number stands in the text as eight
@@ -1657,8 +1659,8 @@ static void gpusync__make_plain(char *text)
 }
 
 /* ------------------------------------------------------------------------------ >>numbers --
-   Layer 1. Numbers that rise, and nodes that wait for them. Nothing here knows Metal, a wait or a queue. From here on
-   everything is under the device's lock, unless a line says otherwise. */
+   Layer 1. Numbers that rise, and nodes that wait for them: a node stands on a ring, by its number. Nothing here knows
+   Metal or a queue. From here on everything is under the device's lock, unless a line says otherwise. */
 
 typedef struct gpusync__after gpusync__after;
 struct gpusync__goal;
@@ -1739,7 +1741,7 @@ static inline void gpusync__rise(gpusync__node *ring, uint64_t number, gpusync__
     }
 }
 
-/* Has a job run when the thread has unlocked. False: it is to run anyway. */
+/* Lists a job, which the thread runs when it has unlocked. False: a thread has listed it already. */
 static bool gpusync__later(gpusync__after *after, gpusync__job *job, void (*run)(gpusync__job *, gpusync__after *))
 {
     if (GPUSYNC__LOAD(&job->listed))
@@ -1873,7 +1875,7 @@ struct gpusync_device {
     uint64_t due_last;     /* the `turn` of the last */
     gpusync__caller *callers;
     uint32_t running;                /* how many. Read without the lock */
-    bool ends;                       /* by destroy_later */
+    bool ends;                       /* a destroy or a destroy_later of the device has begun */
     bool watched;                    /* the dispatch queue looks in a second: gpusync__watch */
     gpusync__job call, watch;        /* has callbacks run; has the dispatch queue look while callbacks are to come */
     gpusync__job loses;              /* logs the loss */
@@ -2056,7 +2058,7 @@ GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
 
 #define GPUSYNC__LOST_NS 1000000000u
 
-/* Has the device been lost for so long that nothing is to be expected of it? */
+/* Whether the device has been lost for so long that it will end no more work. */
 static bool gpusync__lost_long(const gpusync_device *dev)
 {
     return GPUSYNC__LOAD(&dev->lost) && gpusync_now_ns() - dev->lost_ns >= GPUSYNC__LOST_NS;
@@ -2101,8 +2103,8 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__object *t, cons
     gpusync__rise(&t->waiting, 0, after); /* a destroy */
 }
 
-/* Is this thread in a callback of the device? The function of a warm-up is one for calls on warm-ups, and on the device
-   (t NULL), but may wait for work. */
+/* Whether this thread is in a callback of the device. In the function of a warm-up it is, for calls on warm-ups and on
+   the device (t NULL); but such a function may wait for work. */
 static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev, const gpusync__object *t)
 {
     if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
@@ -2116,7 +2118,8 @@ static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *d
     return c != NULL;
 }
 
-/* The thread counts as one that runs a callback meanwhile: a destructor that an exit() in the log runs may wait. */
+/* Calls the program's log. The thread counts as one that runs a callback meanwhile: a wait in it returns
+   WOULD_DEADLOCK, also in a destructor, if the log calls exit(). */
 static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(gpusync_device *dev, gpusync_log_level level,
                                                                        const char *format, ...)
 {
@@ -2714,7 +2717,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     bool over = gpusync__check_now(wait, true);
     bool counts = !over;
     if (counts) {
-        GPUSYNC__ADD(&dev->waits, 1); /* before the look, which finds work over whose handler has read 0 */
+        GPUSYNC__ADD(&dev->waits, 1); /* first: a handler that has read 0 leaves the end to this look */
         wait->by = GPUSYNC_ENDED_STATUS;
         over = gpusync__look_now(wait);
     }
@@ -2777,7 +2780,8 @@ static bool gpusync__shut(gpusync__object *t, gpusync__after *after)
     return true;
 }
 
-/* Destroys an object. ends: waits for what Metal has; true: it has given that up, because the device is lost. */
+/* Destroys an object. ends: ends what Metal has, by a wait or by giving it up. It returns true if the device is lost,
+   so that the wait was given up. NULL: Metal has nothing. */
 static gpusync_result gpusync__close(gpusync__object *t, bool (*ends)(gpusync__object *))
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -2810,7 +2814,8 @@ static gpusync_result gpusync__close(gpusync__object *t, bool (*ends)(gpusync__o
 }
 
 /* -------------------------------------------------------------------------------- >>queue --
-   Layer 3. Work, and the queues on which it is. */
+   Layer 3. Work: its life, its failures on record, its room, its handler; and the queues on which it is. Knows objects,
+   waits and Metal; of waits and signals of work it knows the gate alone. */
 
 /* A wait or a signal of work. */
 typedef struct gpusync__link {
@@ -2826,7 +2831,8 @@ typedef struct gpusync__link {
     bool boxed;   /* memory of its own */
 } gpusync__link;
 
-/* What work with waits and signals does beside a plain commit: >>held. All but `encode` under the device's lock. */
+/* What work with waits and signals does beside a plain commit: >>held. `encode` and `free` run without the device's
+   lock, the others under it. */
 typedef struct gpusync__gate {
     int (*judge)(struct gpusync__work *w, gpusync__after *after); /* may it go to Metal? */
     void (*sent)(struct gpusync__work *w, gpusync__after *after); /* it turns SENT */
@@ -2851,7 +2857,7 @@ typedef struct gpusync__links {
     uint32_t count, listed;      /* listed: signals on their timelines */
     bool by_host;                /* the host makes the points that are added, in place of the GPU */
     bool encodes;                /* a wait of its own is for the GPU */
-    bool pointed;                /* a wait or signal was encoded into its buffer, or had not to be */
+    bool pointed;                /* by gpusync_encode_wait or _signal, which may have found nothing to encode */
     gpusync__link **end;
     gpusync__node turn; /* of work with signals that Metal 4 has, with a reference: on the queue's timeline `passed` */
     gpusync__link few[GPUSYNC__FEW];
@@ -2872,7 +2878,7 @@ typedef struct gpusync__work {
     void *few_buffers[GPUSYNC__FEW];
     gpusync__links links;
     const gpusync__gate *gate; /* NULL: a plain commit */
-    /* It is to enter its queue, under both locks. NULL: likewise. */
+    /* Asked under both locks as the work is to enter its queue. NULL: nothing to ask. */
     gpusync_result (*accept)(struct gpusync__work *w, gpusync__after *after);
     gpusync__callback *on_complete; /* of a submission, until it settles */
     gpusync_error *error;           /* the text of Metal's failure, or NULL: there was no memory for it */
@@ -2914,7 +2920,7 @@ typedef struct gpusync__record {
     uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
     bool untold;         /* a failure sticks, or no wait for everything has told of one. Read without the lock */
     bool sticky;
-    gpusync_error stuck; /* the failure that sticks, or stuck last: that of work behind it up to this ticket, too */
+    gpusync_error stuck; /* the failure that sticks, or stuck last: work behind it up to `stuck_to` inherits it */
     uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
     void *user;          /* of the program's, for its errors */
 } gpusync__record;
@@ -2989,7 +2995,7 @@ static gpusync_queue *gpusync__queue_of(const gpusync__object *t)
     return (gpusync_queue *)(uintptr_t)t;
 }
 
-/* The same of any object; NULL: it is none. */
+/* The queue that an object is; NULL: it is no queue. */
 static gpusync_queue *gpusync__as_queue(const gpusync__object *t)
 {
     return t->kind == &gpusync__queues ? gpusync__queue_of(t) : NULL;
@@ -3290,7 +3296,7 @@ static int gpusync__ticket_stands(const gpusync__object *t, uint64_t number, gpu
     return gpusync__has_settled(q, number) ? gpusync__ticket_end(q, number, error) : GPUSYNC__NOT_YET;
 }
 
-/* Has held work sent that may go. */
+/* Lists the job that sends held work. */
 static void gpusync__issue_later(gpusync_queue *q, gpusync__after *after)
 {
     if (gpusync__later(after, &q->held.issue, q->held.send))
@@ -3311,7 +3317,7 @@ static void gpusync__stir(gpusync__work *w, gpusync__after *after)
         gpusync__issue_later(q, after);
 }
 
-/* Has all held work of a queue judged again. */
+/* Stirs all held work of a queue. */
 static void gpusync__stir_held(gpusync_queue *q, gpusync__after *after)
 {
     for (gpusync__work *w = NULL; (w = gpusync__next_held(q, w)) != NULL;)
@@ -3789,9 +3795,9 @@ static const gpusync__handler gpusync__empty_handler = {GPUSYNC__BLOCK(gpusync__
 /* --------------------------------------------------------------------------------- >>look --
    A look reads the status of what Metal has, in the order of tickets, and ends what has ended.
      gpusync__look             at a queue, to a ticket  polls and waits at their points, destroy, abandon, clear_failure
-     gpusync__look_everywhere  at the whole device      a wait that sleeps, with each slice; run_callbacks; the destroy
-                                                        of the device
-     gpusync__look_around      the same                 polls, and waits at the limit, once in 50 ms all together
+     gpusync__look_everywhere  at the whole device      run_callbacks; the destroy of the device; the watch of callbacks
+     gpusync__look_around      the same                 polls, waits at their limit, and a sleeping wait at each slice,
+                                                        once in 50 ms all together
    TIMEOUT though the GPU has ended: a handler was lost of a queue that the wait does not name, and none looked around
    since; or a feedback of Metal 4, which no look finds; or the work does not settle yet. */
 
@@ -3897,7 +3903,8 @@ static void gpusync__abandon(gpusync_queue *q)
     gpusync__finish(dev, &after);
 }
 
-/* The look of the kind. A queue of a lost device that is destroyed later is given up. */
+/* The `look` of a queue. If the queue is destroyed later, and the device has been lost for a second, the queue is given
+   up. */
 static void gpusync__look_at_queue(gpusync__object *t, uint64_t last)
 {
     gpusync_queue *q = gpusync__queue_of(t);
@@ -3970,7 +3977,7 @@ static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, 
 
 static const gpusync__aim gpusync__for_room = {gpusync__room_stands, " room on"};
 
-/* The same, and waits for it. */
+/* Takes a place for a command buffer, and waits for one. */
 static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 {
     gpusync_queue *q = w->queue;
@@ -4660,7 +4667,7 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
 }
 
 /* ------------------------------------------------------------------------------- >>create --
-   Queues and devices: made, asked, destroyed. */
+   Queues and devices: made, asked, destroyed. Knows all of the core. */
 
 /* Where a goal waits: for a late handler, for UNORDERED work, for a place behind those that came first, or for a
    ticket. */
@@ -4734,7 +4741,7 @@ static bool gpusync__drain_queue(gpusync__object *t)
     return true;
 }
 
-/* The same without a wait. */
+/* The end of an abandon: all is given up at once. */
 static bool gpusync__give_up_queue(gpusync__object *t)
 {
     gpusync__abandon(gpusync__queue_of(t));
@@ -5742,7 +5749,7 @@ static void gpusync__look_at_event(gpusync_timeline *t)
     gpusync__finish(t->object.device, &after);
 }
 
-/* The look of the kind: at its event, and at the queue that is to signal it next. */
+/* The `look` of a timeline: at its event, and at the queue that is to signal it next. */
 static void gpusync__look_at_timeline(gpusync__object *t, uint64_t last)
 {
     gpusync__look_at_event(gpusync__timeline_of(t));
