@@ -1177,8 +1177,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
          else.
      13. `owed` is above 0 while a callback of the object is not over. A destroy runs the callbacks of its own object,
          no others. Each call into the program comes from a thread that has a reference to the device.
-     14. Room is the sum over reserved, open, held and sent work, given back once: at the end, or, of work that never ran, with
-         its memory. An event outlives every signal that was sent for it. */
+     14. Room is the sum over reserved, open, held and sent work, given back once: at the end, or, of work that never
+         ran, with its memory. An event outlives every signal that was sent for it. */
 
 #if defined(GPUSYNC_IMPLEMENTATION) && !defined(GPUSYNC__IMPLEMENTED)
 #define GPUSYNC__IMPLEMENTED
