@@ -1660,7 +1660,8 @@ static void gpusync__make_plain(char *text)
 
 /* ------------------------------------------------------------------------------ >>numbers --
    Layer 1. Numbers that rise, and nodes that wait for them: a node stands on a ring, by its number. Nothing here knows
-   Metal or a queue. From here on everything is under the device's lock, unless a line says otherwise. */
+   Metal or a queue. From here on a function is called under the device's
+   lock, unless it takes the lock itself, or a line says otherwise. */
 
 typedef struct gpusync__after gpusync__after;
 struct gpusync__goal;
@@ -2797,12 +2798,12 @@ static gpusync_result gpusync__close(gpusync__object *t, bool (*ends)(gpusync__o
     if (!first)
         return GPUSYNC_ERROR_DESTROYED;
     bool gave_up = ends && ends(t);
-    gpusync__goal_init(&calls, t, &gpusync__for_calls);
     for (bool owes = true; owes;) { /* its callbacks, and one that another thread runs */
         gpusync__lock(dev);
         owes = t->owed != 0;
         size_t (*run)(gpusync_device *, const gpusync__object *, size_t) = dev->run_due;
         gpusync__unlock(dev);
+        gpusync__goal_init(&calls, t, &gpusync__for_calls);
         if (owes && (!run || !run(dev, t, SIZE_MAX)))
             gpusync__drain(&calls);
     }
@@ -2844,8 +2845,9 @@ typedef struct gpusync__gate {
     void (*free)(struct gpusync__work *w);
 } gpusync__gate;
 
-/* The states of work. OPEN: not committed. HELD: Metal does not have it. SENT: Metal has it. ENDED: its command buffers
-   are over, or it never ran. SETTLED: its result is on record, its signals have passed. */
+/* The states of work. OPEN: not committed. HELD: committed, and not sent. SENT: Metal has it, or the thread that has
+   set it out is about to commit it, under the order lock. ENDED: its command buffers are over, or it never ran.
+   SETTLED: its result is on record, its signals have passed. */
 enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SETTLED };
 
 #define GPUSYNC__FEW 4 /* command buffers and links of work that need no memory of their own */
@@ -3366,12 +3368,12 @@ GPUSYNC__APART void gpusync__settle_badly(gpusync_queue *q, gpusync__work *w, gp
             error.origin = error.ticket;
         error.inherited = true;
         error.ticket = gpusync__ticket_of(w);
+        w->result = error.result;
         if (w->unordered && w->label[0]) /* nothing else names it */
             memcpy(error.label, w->label, sizeof w->label);
     }
     error.ran = !w->unsent && w->count;
     error.in_use = w->unknown;
-    w->result = error.result;
     if (w->on_complete)
         w->on_complete->error = error;
     gpusync__record_failure(q, &error);
@@ -3987,7 +3989,8 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
     gpusync__goal goal;
     gpusync__goal_init(&goal, &q->object, &gpusync__for_room);
     result = gpusync__await_goal(&goal, timeout_ns);
-    w->room = result == GPUSYNC_OK;
+    /* A place that another thread has left to a wait that fails goes back with the work. */
+    w->room = result == GPUSYNC_OK || goal.node.number;
     return result == GPUSYNC_ERROR_WOULD_DEADLOCK && !timeout_ns ? GPUSYNC_NOT_READY : result;
 }
 
@@ -4311,7 +4314,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         result = gpusync__try_enter(q, w, enqueued, now, &after);
     bool enters = result == GPUSYNC_OK;
     uint8_t state = enters ? w->state : (uint8_t)GPUSYNC__OPEN;
-    bool plain = state == GPUSYNC__SENT && !w->gate; /* nothing follows but its end */
+    bool plain = state == GPUSYNC__SENT && !w->accept; /* nothing follows but its end */
     bool moves = !plain && (after.jobs || after.woken || dev->moved.next != &dev->moved);
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
@@ -4396,6 +4399,22 @@ static int gpusync__heard(const gpusync__goal *goal, int stands)
     bool waits =
         goal->handlers && stands != GPUSYNC__NOT_YET && gpusync__unheard(gpusync__queue_of(goal->object), goal);
     return waits ? GPUSYNC__NOT_YET : stands;
+}
+
+/* Where a goal waits: for a late handler, for UNORDERED work, for a place behind those that came first, or for a
+   ticket. */
+static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->object);
+    const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
+    bool rest = w ? w->unordered : goal->unordered && q->object.head.completed >= goal->number;
+    if (w)
+        goal->node.number = w->place.number;
+    else if (rest)
+        goal->node.number = goal->unordered;
+    if (goal->aim == &gpusync__for_room)
+        return &q->room.waiting;
+    return rest ? &q->loose.waiting : &q->object.waiting;
 }
 
 /* A wait for a ticket. */
@@ -4668,22 +4687,6 @@ GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t tim
 
 /* ------------------------------------------------------------------------------- >>create --
    Queues and devices: made, asked, destroyed. Knows all of the core. */
-
-/* Where a goal waits: for a late handler, for UNORDERED work, for a place behind those that came first, or for a
-   ticket. */
-static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
-{
-    gpusync_queue *q = gpusync__queue_of(goal->object);
-    const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
-    bool rest = w ? w->unordered : goal->unordered && q->object.head.completed >= goal->number;
-    if (w)
-        goal->node.number = w->place.number;
-    else if (rest)
-        goal->node.number = goal->unordered;
-    if (goal->aim == &gpusync__for_room)
-        return &q->room.waiting;
-    return rest ? &q->loose.waiting : &q->object.waiting;
-}
 
 /* Adds the counts of a queue. gpusync_stats has nothing but counts. */
 static void gpusync__add_stats(gpusync_stats *sum, const gpusync_queue *q)
