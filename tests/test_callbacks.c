@@ -1577,6 +1577,48 @@ without_stage(test_R20_a_destroy_waits_for_a_callback_of_its_object_that_runs)
     in_each_place(destroys_wait, (stage_desc){.queues = 2, .timelines = 1});
 }
 
+static pthread_t held_up_on[2];
+
+static void note_thread_of_first(void *user, gpusync_result result, const gpusync_error *error)
+{
+    held_up_on[0] = pthread_self();
+    be_held_up(user, result, error);
+}
+
+static void note_thread_of_second(void *user, gpusync_result result, const gpusync_error *error)
+{
+    held_up_on[1] = pthread_self();
+    be_held_up(user, result, error);
+}
+
+/* The thread that runs the first goes on with the second, as a rule before the destroy wakes: then it sleeps again. */
+without_stage(test_R20_a_destroy_sleeps_again_while_another_thread_runs_the_next_callback)
+{
+    scene c;
+    held_up first = {.over = false}, second = {.over = false};
+    job j = {0}, destroy = {0};
+    open_scene(&c, BY_HAND, (stage_desc){0});
+    gate_init(&first.g, 2);
+    gate_init(&second.g, 2);
+    assert_ok(gpusync_on_done(ticket_at(c.s.q[0], 0), note_thread_of_first, &first));
+    assert_ok(gpusync_on_done(ticket_at(c.s.q[0], 0), note_thread_of_second, &second));
+    job_call(&j, run_some, c.s.device);
+    gate_wait(&first.g);
+    job_call(&destroy, end_queue, c.s.q[0]);
+    c.s.q[0] = NULL;
+    await_parked(1);
+    gate_wait(&first.g);
+    gate_wait(&second.g);
+    if (pthread_equal(held_up_on[0], held_up_on[1])) await_parked(1);
+    gate_wait(&second.g);
+    assert_ok(job_end(&destroy));
+    assert_ok(job_end(&j));
+    assert_true(GET(&first.over) && GET(&second.over));
+    gate_destroy(&first.g);
+    gate_destroy(&second.g);
+    close_scene(&c);
+}
+
 /* The destroy runs the first of its object's callbacks. The second comes after it, whatever asks for callbacks. */
 on_stage_with(test_R25_callbacks_of_an_object_do_not_overlap_those_in_its_destroy, .device = by_hand)
 {
