@@ -1101,8 +1101,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
                   record, its signals pass, `completed` passes it, what waits for its ticket goes on.
                SETTLED -> off its queue when its handlers have come and no signal of it is listed [gpusync__forget].
      sleeper   checks, looks, spins; checks under the lock, lists its goals [gpusync__prepare], parks. The waker takes
-               the goals off, sets `woken`, adds to `taken` [gpusync__rouse]; unlocked, it clears `woken`, unparks, and
-               subtracts from `taken`: its last access [gpusync__unpark_one].
+               the goals off, sets `woken`, adds to `wakers` [gpusync__rouse]; unlocked, it clears `woken`, unparks, and
+               subtracts from `wakers`: its last access [gpusync__unpark_one].
      callback  its memory comes before the ticket -> listed -> due, in the order in which tickets settle -> run by one
                thread at a time [gpusync__run_due] -> freed.
 
@@ -1120,17 +1120,17 @@ GPUSYNC_API uint32_t gpusync_version(void);
      a call's device, queue, timeline     the program; a call that blocks takes a reference
      goal.object, link.object             a reference of the wait, of the work
      work in a ring of its queue          a reference of the ring, until it settles; a listed signal has one
-     work in a handler's block            a reference of the block, taken once [gpusync__take_work]
+     work in a handler's block            a reference of the block, taken once [gpusync__claim_work]
      work that a thread sends, traces     a reference of the thread
      work.queue, object.device            a reference
      callback.object                      a reference, until it was called
      job                                  of its object; `write`, `arm` and `issue` hold a reference to it while listed
-     sleeper in `after`                   `taken`
+     sleeper in `after`                   `wakers`
      a listener's block                   no timeline: `listening`, which forgets it [gpusync__timeline_free]
      the dispatch queue                   a reference to the device; a timer has none, and asks [gpusync__watch]
 
    NOT TO BE SWAPPED
-     gpusync__unpark_one   next off the list; `woken` cleared; unpark; `taken`    else another waker lists it; the frame
+     gpusync__unpark_one   next off the list; `woken` cleared; unpark; `wakers`   else another waker lists it; the frame
                                                                                   is gone
      gpusync__issue        `missed` set, try the lock; cleared, search            else ready work is held for ever
      gpusync__enter        unlock the order lock, read `missed`                   likewise
@@ -1142,7 +1142,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
      gpusync__give_up      `unsent`, gpusync__end                                 else room is free that Metal counts
      gpusync__try_enter    accept, judge                                          else the order of values is not judged
      gpusync__completed    where a thread waits: end, unpark, times; in any       else a wait is late, or misses the
-                           case: times, count `running` down                      times
+                           case: times, count `unheard` down                      times
      gpusync__reach        event to be written, waits fired                       else work is sent before its event
      gpusync__arm          list, ask Metal, read the event                        else a value comes in between
      gpusync__answer       `asked` cleared, callbacks                             else what becomes due is not asked for
@@ -1160,7 +1160,7 @@ GPUSYNC_API uint32_t gpusync_version(void);
      4.  A node is on one ring at most; one that has been fired is on none. A wait of work that is not over is listed
          where that may change: of UNORDERED work that is held or has ended, of the first with a ticket that is held,
          and of the one that is to settle next. Held work is judged under its order lock alone.
-     5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `taken` 0.
+     5.  A sleeper with `woken` set is on no ring, and will be unparked. Its frame goes at `wakers` 0.
      6.  `promised` is sorted, with a value once at most: those of sent work up to `sent`, above that those of held
          work, and of work that never runs. A value is reached only when no lower signal is left. `coming` <= `sent`;
          a GPU wait goes only up to `coming`, or for a value of other code.
@@ -1747,7 +1747,7 @@ static bool gpusync__later(gpusync__after *after, gpusync__job *job, void (*run)
 {
     if (GPUSYNC__LOAD(&job->listed))
         return false;
-    GPUSYNC__STORE(&job->listed, true);
+    job->listed = true; /* only the clear is made without the lock */
     job->run = run;
     job->next = NULL;
     *(after->jobs ? after->end : &after->jobs) = job;
@@ -1770,7 +1770,7 @@ typedef struct gpusync__callback {
     void *user;
     gpusync_lost_fn lost; /* of the loss */
     uint64_t turn;        /* due: its number among all that became due */
-    bool ends;            /* the callback of a destroy_later, with the program's reference, or of the loss: a field of
+    bool built_in;        /* the callback of a destroy_later, with the program's reference, or of the loss: a field of
                             the object */
     gpusync_error error;  /* how its point has failed; result OK: it has not */
 } gpusync__callback;
@@ -1875,8 +1875,8 @@ struct gpusync_device {
     gpusync__node due;     /* the ring of callbacks that are to run, in their order */
     uint64_t due_last;     /* the `turn` of the last */
     gpusync__caller *callers;
-    uint32_t running;                /* how many. Read without the lock */
-    bool ends;                       /* a destroy or a destroy_later of the device has begun */
+    uint32_t calling;                /* how many. Read without the lock */
+    bool ending;                     /* a destroy or a destroy_later of the device has begun */
     bool watched;                    /* the dispatch queue looks in a second: gpusync__watch */
     gpusync__job call, watch;        /* has callbacks run; has the dispatch queue look while callbacks are to come */
     gpusync__job loses;              /* logs the loss */
@@ -2078,7 +2078,7 @@ static void gpusync__caller_add(gpusync_device *dev, const gpusync__object *t, u
     self->in_turn = in_turn;
     self->next = dev->callers;
     dev->callers = self;
-    GPUSYNC__STORE(&dev->running, dev->running + 1);
+    GPUSYNC__STORE(&dev->calling, dev->calling + 1);
 }
 
 /* Whether another thread runs a callback of the object. */
@@ -2098,7 +2098,7 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__object *t, cons
     while (*at != self)
         at = &(*at)->next;
     *at = self->next;
-    GPUSYNC__STORE(&dev->running, dev->running - 1);
+    GPUSYNC__STORE(&dev->calling, dev->calling - 1);
     if (!t)
         return;
     gpusync__rise(&t->waiting, 0, after); /* a destroy */
@@ -2108,7 +2108,7 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__object *t, cons
    the device (t NULL); but such a function may wait for work. */
 static __attribute__((__noinline__)) bool gpusync__in_callback(gpusync_device *dev, const gpusync__object *t)
 {
-    if (!GPUSYNC__LOAD(&dev->running)) /* this thread would have counted itself */
+    if (!GPUSYNC__LOAD(&dev->calling)) /* this thread would have counted itself */
         return false;
     gpusync__lock(dev);
     const gpusync__caller *c = dev->callers;
@@ -2171,7 +2171,7 @@ typedef struct gpusync__sleeper {
     bool permit;
     bool woken;                    /* on a list `woken`: set by the waker under the lock, cleared before its unpark. The
                                       sleeper lists no goal meanwhile */
-    uint32_t taken;                /* wakers that still touch the sleeper: the frame stays until this is 0 */
+    uint32_t wakers;               /* those that still touch the sleeper: the frame stays until this is 0 */
     struct gpusync__sleeper *next; /* of a list `woken` */
     struct gpusync__goal *goals;   /* with a node each */
     size_t count;
@@ -2212,7 +2212,7 @@ typedef struct gpusync__goal {
     uint64_t number;     /* a ticket, a value, so many items; of everything: the last ticket; 0: no number */
     uint64_t unordered;  /* of everything: up to which number of UNORDERED work */
     uint64_t from;       /* of everything: the first record that had not been told, from 1 on */
-    uint64_t told;       /* of everything that has failed: the record behind the newest that counts as told now */
+    uint64_t reported;   /* of everything that has failed: the record behind the newest that counts as told now */
     bool fresh;          /* of everything: `from` is to be noted. Loads do not tell that */
     bool handlers;       /* those up to the ticket, too */
     bool over;
@@ -2286,7 +2286,7 @@ static void gpusync__rouse(gpusync__node *node, gpusync__after *after)
     for (size_t i = 0; i < s->count; i++)
         gpusync__unlist(&s->goals[i].node);
     GPUSYNC__STORE(&s->woken, true);
-    GPUSYNC__ADD(&s->taken, 1);
+    GPUSYNC__ADD(&s->wakers, 1);
     s->next = after->woken;
     after->woken = s;
 }
@@ -2306,14 +2306,14 @@ static void gpusync__rouse_all(gpusync__node *ring, bool all, gpusync__after *af
 }
 
 /* Unparks one sleeper. `woken` is cleared first: from then on the sleeper may list itself, and be taken again. The last
-   access is to `taken`: the sleeper's frame may go then. */
+   access is to `wakers`: the sleeper's frame may go then. */
 static void gpusync__unpark_one(const gpusync_device *dev, gpusync__after *after)
 {
     gpusync__sleeper *s = after->woken;
     after->woken = s->next; /* before `woken` is cleared: then another waker may list it */
     GPUSYNC__STORE_SEQ(&s->woken, false);
     dev->hooks.unpark(dev->hooks.user, &s->waiter);
-    GPUSYNC__SUB(&s->taken, 1);
+    GPUSYNC__SUB(&s->wakers, 1);
 }
 
 /* Runs the jobs, and what these add. Unparks come first, before anything that may take time. */
@@ -2366,7 +2366,7 @@ static inline void gpusync__goal_init(gpusync__goal *goal, gpusync__object *t, c
 {
     goal->node.next = NULL;
     goal->node.fire = gpusync__rouse;
-    goal->node.number = goal->number = goal->unordered = goal->told = 0;
+    goal->node.number = goal->number = goal->unordered = goal->reported = 0;
     goal->object = t;
     goal->aim = aim;
     goal->pace = NULL;
@@ -2419,7 +2419,7 @@ static __attribute__((__noinline__)) bool gpusync__check_goal(gpusync__wait *wai
         gpusync__explain(&error, GPUSYNC_ERROR_DESTROYED);
         if (!closed)
             error = wait->device->loss;
-        goal->told = 0; /* everything that has not ended tells of no failure */
+        goal->reported = 0; /* everything that has not ended tells of no failure */
         stands = closed && wait->skips ? GPUSYNC__WELL : GPUSYNC__BADLY;
     }
     goal->over = true;
@@ -2445,7 +2445,7 @@ static bool gpusync__check(gpusync__wait *wait)
     }
     bool over = ends || (all && wait->how != GPUSYNC_WAIT_ANY);
     gpusync__goal *told = over && wait->which < wait->count ? &wait->goals[wait->which] : NULL;
-    if (told && told->told && !wait->drains)
+    if (told && told->reported && !wait->drains)
         told->aim->stands(wait, told, NULL);
     return over;
 }
@@ -2591,7 +2591,7 @@ static void gpusync__sleeper_init(gpusync__sleeper *s, const gpusync_device *dev
 #endif
     }
     s->permit = s->woken = false;
-    s->taken = 0;
+    s->wakers = 0;
     s->goals = goals;
     s->count = count;
     s->deadline_ns = GPUSYNC_FOREVER;
@@ -2620,8 +2620,8 @@ static void gpusync__outlast(const gpusync_device *dev, gpusync__sleeper *s, con
 /* Ends a sleeper: wakers may still touch it. */
 static void gpusync__sleeper_end(gpusync__sleeper *s, const gpusync_device *dev)
 {
-    if (GPUSYNC__LOAD_SEQ(&s->taken))
-        gpusync__outlast(dev, s, &s->taken, 0, GPUSYNC_FOREVER);
+    if (GPUSYNC__LOAD_SEQ(&s->wakers))
+        gpusync__outlast(dev, s, &s->wakers, 0, GPUSYNC_FOREVER);
     if (dev->default_hooks) {
         pthread_cond_destroy(&s->wake);
         pthread_mutex_destroy(&s->mutex);
@@ -2827,9 +2827,9 @@ typedef struct gpusync__link {
     gpusync__object *object;    /* with a reference */
     uint64_t behind;            /* the lower value of its timeline that the GPU waits for before it signals; 0: none */
     bool signal;
-    bool encoded; /* the GPU waits or signals, not the host */
-    bool crossed; /* the host has written the event while the GPU was to signal this: it writes this value, too */
-    bool boxed;   /* memory of its own */
+    bool encoded;   /* the GPU waits or signals, not the host */
+    bool crossed;   /* the host has written the event while the GPU was to signal this: it writes this value, too */
+    bool allocated; /* memory of its own */
 } gpusync__link;
 
 /* What work with waits and signals does beside a plain commit: >>held. `encode` and `free` run without the device's
@@ -2855,7 +2855,7 @@ enum { GPUSYNC__OPEN, GPUSYNC__HELD, GPUSYNC__SENT, GPUSYNC__ENDED, GPUSYNC__SET
 /* The waits and signals of work, and what was open, of a submission. */
 typedef struct gpusync__links {
     gpusync__link *first;        /* in the order in which they were added */
-    struct gpusync__work *parts; /* of a submission: what was open, to free with it; by place.next */
+    struct gpusync__work *parts; /* of a submission: what was open, to free with it; by node.next */
     uint32_t count, listed;      /* listed: signals on their timelines */
     bool by_host;                /* the host makes the points that are added, in place of the GPU */
     bool encodes;                /* a wait of its own is for the GPU */
@@ -2868,7 +2868,7 @@ typedef struct gpusync__links {
 /* What ends as one: what has a ticket, or an UNORDERED submission. The fields from `gate` to `gpu_end`, and of `links`
    those up to `end`, are zero at first. */
 typedef struct gpusync__work {
-    gpusync__node place;  /* first: in a ring of its queue, by its number: gpusync__home. next: of free memory */
+    gpusync__node node;   /* first: in a ring of its queue, by its number: gpusync__home. next: of free memory */
     gpusync_queue *queue; /* with a reference */
     /* +1 each: of a marker the other code's, then ours; else ours, for waits (if there is no other, for all points),
        then the program's. With Metal 4 MTL4CommitOptions come before these. */
@@ -2876,7 +2876,7 @@ typedef struct gpusync__work {
     uint32_t refs;          /* its ring, until it settles; blocks; listed signals; threads that look at it, enter, send,
                                trace, report it. Atomic */
     gpusync__job tell;      /* that it has settled, to the trace, with a reference; frees it */
-    gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, held.ready or loose.over */
+    gpusync__node stirring; /* of UNORDERED work: in a ring of its queue, held.stirred or loose.stirred */
     void *few_buffers[GPUSYNC__FEW];
     gpusync__links links;
     const gpusync__gate *gate; /* NULL: a plain commit */
@@ -2887,15 +2887,15 @@ typedef struct gpusync__work {
     const char *why;                /* of a failure of gpusync's own */
     gpusync_result result;          /* how the work itself has ended; from SETTLED on with what it waited for, too */
     gpusync_failure failure;
-    uint32_t count, first, given; /* command buffers; the first of a submission's own; how many those are */
-    uint32_t passive;             /* the first of them, which other code has committed, of a marker: 0 or 1 */
-    uint32_t running;             /* completed handlers to come */
-    uint32_t room;                /* what it takes of the queue's room */
+    uint32_t count, first, submitted_count; /* command buffers; the first of a submission's own; how many those are */
+    uint32_t others;                        /* the first of them, which other code has committed, of a marker: 0 or 1 */
+    uint32_t unheard;                       /* completed handlers to come */
+    uint32_t room;                          /* what it takes of the queue's room */
     uint8_t state;
     bool unordered, submitted, marker;
     bool unsent;       /* ended, and never was Metal's */
     bool unknown;      /* given up while Metal had it: nothing tells of its end */
-    bool deaf;         /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
+    bool by_look;      /* a handler was lost, or came before the buffer in front of a marker was over: a look decides */
     uint64_t since_ns; /* when it was opened, got its ticket, was sent, ended on the GPU; if traced, settled */
     double gpu_start, gpu_end;
     char label[64];
@@ -2918,9 +2918,9 @@ typedef struct gpusync__record {
     uint64_t count;
     uint32_t size;
     uint64_t bad;        /* the highest ticket that failed. Read without the lock */
-    uint64_t told;       /* records below this one count as told by waits for everything */
+    uint64_t reported;   /* records below this one count as told by waits for everything */
     uint64_t dropped_to; /* the highest ticket whose record newer ones pushed out */
-    bool untold;         /* a failure sticks, or no wait for everything has told of one. Read without the lock */
+    bool unreported;     /* a failure sticks, or no wait for everything has told of one. Read without the lock */
     bool sticky;
     gpusync_error stuck; /* the failure that sticks, or stuck last: work behind it up to `stuck_to` inherits it */
     uint64_t stuck_to;   /* UINT64_MAX: it sticks, refuses new work and ends held work; 0: none has stuck yet */
@@ -2939,8 +2939,8 @@ struct gpusync_queue {
     gpusync__node line; /* committed work with a ticket that has not settled, */
     gpusync__node late; /* and settled work of which a handler or a value is to come */
     struct {
-        gpusync__node works,
-            over;              /* UNORDERED work that has not settled; the part that has ended, and is to be judged */
+        gpusync__node works;   /* UNORDERED work that has not settled, */
+        gpusync__node stirred; /* and what of it has ended, and is to be judged */
         gpusync__node waiting; /* the ring of sleepers that wait for UNORDERED work, by its number */
     } loose;
     struct {
@@ -2948,10 +2948,10 @@ struct gpusync_queue {
         uint64_t last; /* the last number of open work */
     } open;
     struct {
-        gpusync__work *first; /* of those with a ticket */
-        uint32_t count;       /* UNORDERED work, too */
-        gpusync__node ready;  /* the ring of UNORDERED work that is to be judged */
-        gpusync__job issue;   /* sends it, by the next. NULL: none was ever held */
+        gpusync__work *first;  /* of those with a ticket */
+        uint32_t count;        /* UNORDERED work, too */
+        gpusync__node stirred; /* the ring of UNORDERED work that is to be judged */
+        gpusync__job issue;    /* sends it, by the next. NULL: none was ever held */
         void (*send)(gpusync__job *job, gpusync__after *after);
         bool missed; /* a thread had work to send, and found the order lock taken: its holder looks once more after its
                         unlock. Atomic */
@@ -3012,7 +3012,7 @@ static gpusync__work *gpusync__work_at(const gpusync__node *ring, const gpusync_
    Each by number. */
 static gpusync__work *gpusync__next(const gpusync_queue *q, const gpusync__work *w)
 {
-    const gpusync__node *n = w ? w->place.next : q->late.next;
+    const gpusync__node *n = w ? w->node.next : q->late.next;
     if (n == &q->late)
         n = q->line.next;
     if (n == &q->line)
@@ -3044,13 +3044,13 @@ static uint64_t gpusync__unsettled(const gpusync_queue *q)
 /* UNORDERED work has none. */
 static gpusync_ticket gpusync__ticket_of(const gpusync__work *w)
 {
-    return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->place.number;
+    return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->node.number;
 }
 
 /* Whether each handler of the work has noted its times. */
 static inline bool gpusync__has_times(const gpusync__work *w)
 {
-    return !w->running && !w->deaf;
+    return !w->unheard && !w->by_look;
 }
 
 /* -- the life of work */
@@ -3060,7 +3060,7 @@ static inline gpusync__work *gpusync__reuse(gpusync_queue *q)
 {
     gpusync__work *w = q->memory.first;
     if (w) {
-        q->memory.first = (gpusync__work *)(void *)w->place.next;
+        q->memory.first = (gpusync__work *)(void *)w->node.next;
         q->memory.count--;
     }
     return w;
@@ -3085,7 +3085,7 @@ static gpusync__work *gpusync__work_new(gpusync_queue *q, gpusync__work *w, size
     memset(&w->links, 0, offsetof(gpusync__links, end));
     memset(&w->gate, 0, offsetof(gpusync__work, count) - offsetof(gpusync__work, gate));
     memset(&w->count, 0, offsetof(gpusync__work, label) - offsetof(gpusync__work, count));
-    w->links.turn.next = w->place.next = w->stirring.next = NULL;
+    w->links.turn.next = w->node.next = w->stirring.next = NULL;
     w->tell.listed = false;
     w->label[0] = '\0';
     w->buffers = many ? many : w->few_buffers;
@@ -3110,7 +3110,7 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
     if (w->gate)
         w->gate->free(w);
     for (gpusync__work *part; (part = w->links.parts) != NULL;) {
-        w->links.parts = (gpusync__work *)(void *)part->place.next;
+        w->links.parts = (gpusync__work *)(void *)part->node.next;
         if (GPUSYNC__SUB(&part->refs, 1) == 1)
             gpusync__work_free(part);
     }
@@ -3123,7 +3123,7 @@ static __attribute__((__noinline__)) void gpusync__work_free(gpusync__work *w)
     gpusync__lock(dev);
     bool keeps = q->memory.count < GPUSYNC__FREE_WORK;
     if (keeps) {
-        w->place.next = (gpusync__node *)(void *)q->memory.first;
+        w->node.next = (gpusync__node *)(void *)q->memory.first;
         q->memory.first = w;
         q->memory.count++;
     }
@@ -3159,8 +3159,8 @@ static void gpusync__bury(gpusync__work *w, gpusync__after *after)
 /* Takes settled work off its queue of which nothing is to come. */
 static void gpusync__forget(gpusync__work *w)
 {
-    if (w->state == GPUSYNC__SETTLED && !w->running && !w->links.listed)
-        gpusync__unlist(&w->place);
+    if (w->state == GPUSYNC__SETTLED && !w->unheard && !w->links.listed)
+        gpusync__unlist(&w->node);
 }
 
 /* Tells the trace that work has settled. */
@@ -3182,7 +3182,7 @@ static void gpusync__tell(gpusync__job *job, gpusync__after *after)
    gpusync__refuses tells new work, but for markers: EXECUTION.
      fails with its result: what waits for the ticket or value     gpusync__judge_wait (unsent), gpusync__list_waits
      and a new signal of the failed timeline (refused)             gpusync__accept_signal
-     if it sticks: ordered work, but no markers, that was          gpusync__spreads_to, gpusync__judge
+     if it sticks: ordered work, but no markers, that was          gpusync__inherits, gpusync__judge
      committed before the clear
    The rest goes on, also later work of the queue, and work with a ticket that only signals the timeline. */
 
@@ -3231,7 +3231,7 @@ GPUSYNC__APART void gpusync__log_failure(const gpusync__work *w)
     if (error.encoder[0])
         snprintf(encoder, sizeof encoder, ", encoder '%s'", error.encoder);
     gpusync__log(dev, GPUSYNC_LOG_ERROR, "%s, %s %" PRIu64 ", command buffer '%s'%s: %s%s: %s", name,
-                 w->unordered ? "UNORDERED work" : "ticket", w->place.number, error.label, encoder,
+                 w->unordered ? "UNORDERED work" : "ticket", w->node.number, error.label, encoder,
                  gpusync_failure_string(error.failure), code, error.message);
 }
 
@@ -3242,7 +3242,7 @@ static void gpusync__record_failure(gpusync_queue *q, const gpusync_error *error
     if (q->record.count++ >= q->record.size && record->ticket)
         q->record.dropped_to = (uint64_t)record->ticket;
     *record = *error;
-    GPUSYNC__STORE(&q->record.untold, true);
+    GPUSYNC__STORE(&q->record.unreported, true);
     if (error->ticket)
         GPUSYNC__STORE(&q->record.bad, (uint64_t)error->ticket);
 }
@@ -3278,9 +3278,9 @@ static bool gpusync__sticks(const gpusync_queue *q)
 
 /* Whether the failure that sticks, or stuck, is that of this work, too, which was committed before the clear. It is a
    later ticket: they settle in their order. */
-static bool gpusync__spreads_to(const gpusync_queue *q, const gpusync__work *w)
+static bool gpusync__inherits(const gpusync_queue *q, const gpusync__work *w)
 {
-    return !w->unordered && !w->marker && w->place.number <= q->record.stuck_to;
+    return !w->unordered && !w->marker && w->node.number <= q->record.stuck_to;
 }
 
 /* -- what goes on when a number of the queue has come */
@@ -3312,7 +3312,7 @@ static void gpusync__stir(gpusync__work *w, gpusync__after *after)
     gpusync_queue *q = w->queue;
     bool held = w->state == GPUSYNC__HELD;
     if (w->unordered && !w->stirring.next)
-        gpusync__put((held ? &q->held.ready : &q->loose.over)->prev, &w->stirring);
+        gpusync__put((held ? &q->held.stirred : &q->loose.stirred)->prev, &w->stirring);
     if (!held && !q->moved.next)
         gpusync__put(q->object.device->moved.prev, &q->moved);
     if (held)
@@ -3342,7 +3342,7 @@ static void gpusync__publish(gpusync_queue *q, bool unordered, gpusync__after *a
 static void gpusync__stick(gpusync_queue *q, const gpusync__work *w, const gpusync_error *error, gpusync__after *after)
 {
     if (!q->record.sticky || w->unordered || error->result == GPUSYNC_ERROR_CANCELLED ||
-        w->place.number <= q->record.stuck_to)
+        w->node.number <= q->record.stuck_to)
         return;
     q->record.stuck = *error;
     q->record.stuck_to = UINT64_MAX;
@@ -3389,11 +3389,11 @@ static int gpusync__outcome(gpusync_queue *q, gpusync__work *w, gpusync__after *
     if (w->result != GPUSYNC_OK || w->unsent)
         return GPUSYNC__BADLY;
     int outcome = w->gate ? w->gate->outcome(w, NULL, after) : GPUSYNC__WELL;
-    return outcome == GPUSYNC__WELL && gpusync__spreads_to(q, w) ? GPUSYNC__BADLY : outcome;
+    return outcome == GPUSYNC__WELL && gpusync__inherits(q, w) ? GPUSYNC__BADLY : outcome;
 }
 
 /* Tells of the times. All are noted. */
-static inline void gpusync__show_times(const gpusync__work *w, gpusync__info *info)
+static inline void gpusync__set_times(const gpusync__work *w, gpusync__info *info)
 {
     info->gpu_start = w->gpu_start;
     info->gpu_end = w->gpu_end;
@@ -3403,16 +3403,16 @@ static inline void gpusync__show_times(const gpusync__work *w, gpusync__info *in
    a thread that sees the end finds the failure. */
 static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
 {
-    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
+    gpusync__info *info = &q->pace.infos[w->node.number % GPUSYNC__INFOS];
     int outcome = gpusync__outcome(q, w, after);
     if (outcome == GPUSYNC__NOT_YET)
         return false;
     if (!w->unordered) {
-        info->ticket = w->place.number;
+        info->ticket = w->node.number;
         info->gpu_start = info->gpu_end = 0;
         info->failed = outcome == GPUSYNC__BADLY;
         if (gpusync__has_times(w))
-            gpusync__show_times(w, info);
+            gpusync__set_times(w, info);
     }
     if (outcome == GPUSYNC__BADLY)
         gpusync__settle_badly(q, w, after);
@@ -3431,9 +3431,9 @@ static bool gpusync__settle(gpusync_queue *q, gpusync__work *w, gpusync__after *
         w->on_complete = NULL;
     }
     gpusync__unlist(&w->stirring); /* the timelines that it failed may be those that it waited for */
-    gpusync__unlist(&w->place);
-    if (w->running || w->links.listed)
-        gpusync__insert(&q->late, &w->place);
+    gpusync__unlist(&w->node);
+    if (w->unheard || w->links.listed)
+        gpusync__insert(&q->late, &w->node);
     gpusync__publish(q, w->unordered, after);
     if (w->links.turn.next) /* Metal has not made the signals yet */
         q->passed->kind->tend(q->passed, after);
@@ -3447,8 +3447,8 @@ static void gpusync__settle_all(gpusync__node *moved, gpusync__after *after)
     gpusync_queue *q = GPUSYNC__OF(gpusync_queue, moved, moved);
     gpusync__work *w;
     while ((w = gpusync__first(q)) != NULL && w->state == GPUSYNC__ENDED && gpusync__settle(q, w, after)) {}
-    while (q->loose.over.next != &q->loose.over) {
-        w = GPUSYNC__OF(gpusync__work, stirring, q->loose.over.next);
+    while (q->loose.stirred.next != &q->loose.stirred) {
+        w = GPUSYNC__OF(gpusync__work, stirring, q->loose.stirred.next);
         gpusync__unlist(&w->stirring);
         gpusync__settle(q, w, after);
     }
@@ -3528,7 +3528,7 @@ static void gpusync__unhold(gpusync_queue *q, gpusync__work *w, gpusync__after *
     if (q->held.first != w)
         return;
     do
-        q->held.first = gpusync__work_at(&q->line, q->held.first->place.next);
+        q->held.first = gpusync__work_at(&q->line, q->held.first->node.next);
     while (q->held.first && q->held.first->state != GPUSYNC__HELD); /* a marker is not held */
     if (q->held.first)
         gpusync__stir(q->held.first, after);
@@ -3553,7 +3553,7 @@ static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *af
         gpusync__doom(w, GPUSYNC_ERROR_CANCELLED, "its queue was destroyed while the work was held");
     else if (q->object.alert & GPUSYNC__LOST)
         gpusync__doom(w, GPUSYNC_ERROR_DEVICE_LOST, NULL);
-    if (w->result != GPUSYNC_OK || gpusync__spreads_to(q, w))
+    if (w->result != GPUSYNC_OK || gpusync__inherits(q, w))
         return GPUSYNC__BADLY;
     return w->gate ? w->gate->judge(w, after) : GPUSYNC__WELL;
 }
@@ -3583,7 +3583,7 @@ static void gpusync__lose(gpusync_device *dev, const gpusync_error *error, uint6
     GPUSYNC__STORE(&dev->lost, (uint32_t)error->failure);
     if (dev->log)
         gpusync__later(after, &dev->loses, gpusync__log_loss);
-    if (dev->on_lost.node.fire && (dev->alive || !dev->ends))
+    if (dev->on_lost.node.fire && (dev->alive || !dev->ending))
         dev->on_lost.node.fire(&dev->on_lost.node, after);
     for (gpusync__object *t = dev->objects; t; t = t->next) {
         gpusync__alarm(t, GPUSYNC__LOST);
@@ -3641,7 +3641,7 @@ static inline void gpusync__read_end(gpusync__work *w, void *source, gpusync__af
     unsigned long status = gpusync__send_ulong(source, gpusync__sel.status); /* Metal has ordered the GPU's writes */
     if (status != GPUSYNC__STATUS_COMPLETED && (status == GPUSYNC__STATUS_ERROR || gpusync__has_error(source)))
         gpusync__failed(w, source, after);
-    else if (w->passive && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
+    else if (w->others && gpusync__status(w->buffers[0]) == GPUSYNC__STATUS_ERROR)
         gpusync__failed(w, w->buffers[0], after);
 }
 
@@ -3655,7 +3655,7 @@ static inline void gpusync__note_times(gpusync__work *w, double start, double en
 }
 
 /* The command buffers of the work are over: it settles, if it is its turn, and what is behind it. */
-static inline void gpusync__over(gpusync__work *w, uint64_t now, gpusync__after *after)
+static inline void gpusync__end_work(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     gpusync__end(w, now, after);
@@ -3668,10 +3668,10 @@ static inline void gpusync__over(gpusync__work *w, uint64_t now, gpusync__after 
 }
 
 /* Ends the work if it runs no more, and no handler was lost. */
-static inline void gpusync__end_if_over(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
+static inline void gpusync__end_if_last(gpusync__work *w, uint32_t running, uint64_t now, gpusync__after *after)
 {
-    if (w->state == GPUSYNC__SENT && !running && !w->deaf)
-        gpusync__over(w, now, after);
+    if (w->state == GPUSYNC__SENT && !running && !w->by_look)
+        gpusync__end_work(w, now, after);
 }
 
 /* Ends the work before its last handler reads when the GPU ran, which may take long: other threads wait for the end. */
@@ -3680,7 +3680,7 @@ GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
     gpusync_device *dev = w->queue->object.device;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(dev);
-    gpusync__end_if_over(w, w->running - 1, now, &after); /* waits for handlers go on later, with the times */
+    gpusync__end_if_last(w, w->unheard - 1, now, &after); /* waits for handlers go on later, with the times */
     gpusync__finish(dev, &after);
 }
 
@@ -3689,14 +3689,14 @@ static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusyn
 {
     gpusync_queue *q = w->queue;
     bool settled = w->state == GPUSYNC__SETTLED; /* before this: else gpusync__settle tells the times */
-    gpusync__end_if_over(w, --w->running, now, after);
-    if (w->running || !settled)
+    gpusync__end_if_last(w, --w->unheard, now, after);
+    if (w->unheard || !settled)
         return;
-    gpusync__info *info = &q->pace.infos[w->place.number % GPUSYNC__INFOS];
-    if (!w->unordered && !w->deaf && info->ticket == w->place.number)
-        gpusync__show_times(w, info);
+    gpusync__info *info = &q->pace.infos[w->node.number % GPUSYNC__INFOS];
+    if (!w->unordered && !w->by_look && info->ticket == w->node.number)
+        gpusync__set_times(w, info);
     gpusync__forget(w);
-    gpusync__rise(w->unordered ? &q->loose.waiting : &q->object.waiting, w->place.number,
+    gpusync__rise(w->unordered ? &q->loose.waiting : &q->object.waiting, w->node.number,
                   after); /* waits for handlers */
 }
 
@@ -3733,7 +3733,7 @@ typedef struct gpusync__handler {
 } gpusync__handler;
 
 /* Takes the reference of a block to its work. NULL: it was taken. */
-static gpusync__work *gpusync__take_work(const void *block)
+static gpusync__work *gpusync__claim_work(const void *block)
 {
     gpusync__handler *h = (gpusync__handler *)(uintptr_t)block;
     return __atomic_exchange_n(&h->work, (gpusync__work *)NULL, __ATOMIC_SEQ_CST);
@@ -3752,7 +3752,7 @@ static void gpusync__completed(void *block, void *argument)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     double start = 0, end = 0;
-    gpusync__work *w = gpusync__take_work(block);
+    gpusync__work *w = gpusync__claim_work(block);
     if (!w)
         return;
     gpusync_device *dev = w->queue->object.device;
@@ -3760,9 +3760,9 @@ static void gpusync__completed(void *block, void *argument)
     void *source = w->queue->port ? argument : w->buffers[((gpusync__handler *)block)->index];
     if (argument)
         gpusync__read_end(w, source, &after);
-    bool deaf = !argument || (w->passive && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
+    bool looks = !argument || (w->others && gpusync__status(w->buffers[0]) < GPUSYNC__STATUS_COMPLETED);
     uint64_t now = gpusync_now_ns();
-    if (!deaf && GPUSYNC__LOAD_SEQ(&dev->waits) && !gpusync__tracer_of(dev)) /* the trace tells the times of an end */
+    if (!looks && GPUSYNC__LOAD_SEQ(&dev->waits) && !gpusync__tracer_of(dev)) /* the trace tells the times of an end */
         gpusync__end_early(w, now);
     if (argument) {
         start = GPUSYNC__AS(double)(source, gpusync__sel.gpuStartTime);
@@ -3770,7 +3770,7 @@ static void gpusync__completed(void *block, void *argument)
     }
     gpusync__lock(dev);
     gpusync__note_times(w, start, end);
-    w->deaf |= deaf;
+    w->by_look |= looks;
     gpusync__count_handler(w, now, &after);
     gpusync__finish(dev, &after);
     if (after.failed)
@@ -3811,7 +3811,7 @@ static gpusync__work *gpusync__next_sent(const gpusync_queue *q, const gpusync__
     if (!q->sent_count)
         return NULL;
     gpusync__work *w = gpusync__next(q, last && last->state == GPUSYNC__SENT ? last : NULL);
-    while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->place.number > most)))
+    while (w && (w->state != GPUSYNC__SENT || (w->unordered ? most < UINT64_MAX : unordered || w->node.number > most)))
         w = gpusync__next(q, w);
     if (w)
         GPUSYNC__ADD(&w->refs, 1);
@@ -3834,7 +3834,7 @@ static bool gpusync__is_over(const gpusync__work *w, bool *failed)
 }
 
 /* Ends work that a look has found over. The first failure is the work's; a later one may tell of the loss. */
-static void gpusync__found_over(gpusync__work *w, bool failed)
+static void gpusync__found_ended(gpusync__work *w, bool failed)
 {
     gpusync_device *dev = w->queue->object.device;
     gpusync__after after = GPUSYNC__NOTHING;
@@ -3844,7 +3844,7 @@ static void gpusync__found_over(gpusync__work *w, bool failed)
             gpusync__failed(w, w->buffers[i], &after);
     gpusync__lock(dev);
     if (w->state == GPUSYNC__SENT)
-        gpusync__over(w, now, &after);
+        gpusync__end_work(w, now, &after);
     gpusync__finish(dev, &after);
     if (after.failed)
         gpusync__log_failure(w);
@@ -3863,7 +3863,7 @@ static void gpusync__look(gpusync_queue *q, uint64_t most)
         unordered = w && most == UINT64_MAX && q->loose.works.next != &q->loose.works;
         gpusync__unlock(q->object.device);
         if (w && gpusync__is_over(w, &failed)) {
-            gpusync__found_over(w, failed);
+            gpusync__found_ended(w, failed);
             continue;
         }
         if (last)
@@ -3932,15 +3932,15 @@ static gpusync__work *gpusync__find_open(const gpusync_queue *q, const void *buf
 {
     gpusync__work *w = gpusync__work_at(&q->open.works, q->open.works.next);
     while (w && w->buffers[0] != buffer)
-        w = gpusync__work_at(&q->open.works, w->place.next);
+        w = gpusync__work_at(&q->open.works, w->node.next);
     return w;
 }
 
 /* Lists work as open. */
 static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
-    w->place.number = ++q->open.last;
-    gpusync__put(q->open.works.prev, &w->place);
+    w->node.number = ++q->open.last;
+    gpusync__put(q->open.works.prev, &w->node);
 }
 
 /* Takes a place for a command buffer. While threads wait for one there is none: a free place becomes theirs. */
@@ -3997,7 +3997,7 @@ static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
 /* Drops open work. Under the lock. */
 static void gpusync__drop_open(gpusync__work *w, gpusync__after *after)
 {
-    gpusync__unlist(&w->place);
+    gpusync__unlist(&w->node);
     w->unsent = true;
     gpusync__bury(w, after);
 }
@@ -4189,9 +4189,9 @@ static inline void gpusync__line_up(gpusync_queue *q, gpusync__work *w)
 {
     gpusync__head *head = &q->object.head;
     uint64_t *last = w->unordered ? &head->submitted : &head->committed, number = *last + 1;
-    w->place.number = number;
+    w->node.number = number;
     GPUSYNC__STORE(last, number);
-    gpusync__put((w->unordered ? &q->loose.works : &q->line)->prev, &w->place);
+    gpusync__put((w->unordered ? &q->loose.works : &q->line)->prev, &w->node);
 }
 
 /* Turns work SENT: the caller sends it next, under the order lock. */
@@ -4200,11 +4200,11 @@ static inline void gpusync__set_out(gpusync_queue *q, gpusync__work *w, gpusync_
     if (w->state == GPUSYNC__HELD)
         gpusync__unhold(q, w, after);
     w->state = GPUSYNC__SENT; /* before its signals are: they overtake what is not sent */
-    w->running = q->port ? w->given != 0 : w->count - w->passive;
+    w->unheard = q->port ? w->submitted_count != 0 : w->count - w->others;
     q->sent_count++;
     if (w->gate)
         w->gate->sent(w, after);
-    if (w->running)
+    if (w->unheard)
         return;
     gpusync__end(w, 0, after);
     gpusync__stir(w, after); /* nothing settles under an order lock */
@@ -4231,7 +4231,7 @@ static inline void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
     }
     if (w->gate)
         w->gate->encode(w);
-    for (uint32_t i = w->passive, count = w->count; i < count; i++)
+    for (uint32_t i = w->others, count = w->count; i < count; i++)
         gpusync__send_one(dev, w, i);
 }
 
@@ -4268,7 +4268,7 @@ static gpusync_result gpusync__try_enter(gpusync_queue *q, gpusync__work *w, boo
         result = w->accept(w, after);
     if (result != GPUSYNC_OK)
         return result;
-    gpusync__unlist(&w->place);
+    gpusync__unlist(&w->node);
     gpusync__admit(q, w, now, after);
     return result;
 }
@@ -4319,7 +4319,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
     if (enters)
         GPUSYNC__ADD(&w->refs, 1); /* and so the queue: the work may end before this call does, and the queue go */
     if (ticket && enters)          /* before a callback of it may run */
-        *ticket = (gpusync_ticket)w->place.number; /* UNORDERED work has none */
+        *ticket = (gpusync_ticket)w->node.number; /* UNORDERED work has none */
     gpusync__unlock(dev);
     if (state == GPUSYNC__SENT)
         gpusync__send_work(dev, w);
@@ -4388,7 +4388,7 @@ static gpusync_device *gpusync__device_of(const gpusync_point *point)
 static const gpusync__work *gpusync__unheard(const gpusync_queue *q, const gpusync__goal *goal)
 {
     const gpusync__work *w = gpusync__next(q, NULL);
-    while (w && (!w->running || w->place.number > (w->unordered ? goal->unordered : goal->number)))
+    while (w && (!w->unheard || w->node.number > (w->unordered ? goal->unordered : goal->number)))
         w = gpusync__next(q, w);
     return w;
 }
@@ -4409,7 +4409,7 @@ static gpusync__node *gpusync__ring_of(gpusync__goal *goal)
     const gpusync__work *w = goal->handlers ? gpusync__unheard(q, goal) : NULL;
     bool rest = w ? w->unordered : goal->unordered && q->object.head.completed >= goal->number;
     if (w)
-        goal->node.number = w->place.number;
+        goal->node.number = w->node.number;
     else if (rest)
         goal->node.number = goal->unordered;
     if (goal->aim == &gpusync__for_room)
@@ -4432,26 +4432,26 @@ static int gpusync__all_stand(const gpusync__wait *wait, gpusync__goal *goal, gp
     gpusync_queue *q = gpusync__queue_of(goal->object);
     (void)wait;
     if (!error) {
-        q->record.told = goal->told > q->record.told ? goal->told : q->record.told;
-        GPUSYNC__STORE(&q->record.untold, q->record.told < q->record.count || gpusync__sticks(q));
+        q->record.reported = goal->reported > q->record.reported ? goal->reported : q->record.reported;
+        GPUSYNC__STORE(&q->record.unreported, q->record.reported < q->record.count || gpusync__sticks(q));
         return GPUSYNC__BADLY;
     }
     uint64_t first = q->record.count > q->record.size ? q->record.count - q->record.size : 0;
     if (goal->fresh)
-        goal->from = q->record.told + 1;
+        goal->from = q->record.reported + 1;
     goal->fresh = false;
     if (!gpusync__has_come(goal))
         return GPUSYNC__NOT_YET;
     uint64_t n = goal->from - 1, lost = first > n ? first - n : 0;
     const gpusync_error *oldest = NULL;
     bool later = false; /* a record of a later ticket, which is not told yet, stands in between */
-    goal->told = 0;
+    goal->reported = 0;
     for (n += lost; n < q->record.count; n++) {
         const gpusync_error *record = &q->record.errors[n % q->record.size];
         bool covered = (uint64_t)record->ticket <= goal->number || (lost && !oldest);
         later |= !covered;
         if (!later)
-            goal->told = n + 1;
+            goal->reported = n + 1;
         if (covered && !oldest)
             oldest = record;
     }
@@ -4554,7 +4554,7 @@ static inline bool gpusync__is_well(const gpusync_queue *q, gpusync_ticket ticke
     if (!gpusync_is_done(q, ticket)) /* first: the record comes before `completed` */
         return false;
     if (ticket == GPUSYNC_EVERYTHING)
-        return !GPUSYNC__LOAD(&q->record.untold);
+        return !GPUSYNC__LOAD(&q->record.unreported);
     return (uint64_t)ticket - 1 >= GPUSYNC__LOAD(&q->record.bad); /* 0 and below, too */
 }
 
@@ -4711,7 +4711,7 @@ static void gpusync__queue_free(gpusync__object *t)
     gpusync_queue *q = gpusync__queue_of(t);
     gpusync__release_pooled(q->metal);
     for (gpusync__work *w; (w = q->memory.first) != NULL;) {
-        q->memory.first = (gpusync__work *)(void *)w->place.next;
+        q->memory.first = (gpusync__work *)(void *)w->node.next;
         GPUSYNC_FREE(w);
     }
     GPUSYNC_FREE(q->record.errors);
@@ -4772,7 +4772,7 @@ static void *gpusync__new_queue(const gpusync_device *dev, uint32_t limit, const
 }
 
 /* Retains a Metal queue of the program's, of the kind that answers the selector. Needs a pool. */
-static gpusync_result gpusync__take_queue(gpusync_queue *q, const gpusync_device *dev, void *given, void *sel)
+static gpusync_result gpusync__use_queue(gpusync_queue *q, const gpusync_device *dev, void *given, void *sel)
 {
     if (!gpusync__class_responds(gpusync__class_of(given), sel))
         return GPUSYNC_ERROR_UNSUPPORTED;
@@ -4789,7 +4789,7 @@ static gpusync_result gpusync__take_queue(gpusync_queue *q, const gpusync_device
 static gpusync_result gpusync__metal_queue(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     if (desc->metal_queue)
-        return gpusync__take_queue(q, dev, desc->metal_queue, gpusync__sel.commandBuffer);
+        return gpusync__use_queue(q, dev, desc->metal_queue, gpusync__sel.commandBuffer);
     q->metal = gpusync__new_queue(dev, q->room.limit, desc->label);
     return q->metal ? GPUSYNC_OK : GPUSYNC_ERROR_METAL_NIL;
 }
@@ -4801,8 +4801,8 @@ static void gpusync__queue_rings(gpusync_queue *q)
     gpusync__ring_init(&q->line);
     gpusync__ring_init(&q->loose.works);
     gpusync__ring_init(&q->late);
-    gpusync__ring_init(&q->held.ready);
-    gpusync__ring_init(&q->loose.over);
+    gpusync__ring_init(&q->held.stirred);
+    gpusync__ring_init(&q->loose.stirred);
     gpusync__ring_init(&q->loose.waiting);
     gpusync__ring_init(&q->room.waiting);
     q->moved.fire = gpusync__settle_all;
@@ -4896,7 +4896,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_queue_clear_failure(gpusync_queue *queue,
         result = GPUSYNC_NOT_READY;
     if (result == GPUSYNC_OK && gpusync__sticks(queue)) {
         queue->record.stuck_to = committed;
-        GPUSYNC__STORE(&queue->record.untold, queue->record.told < queue->record.count);
+        GPUSYNC__STORE(&queue->record.unreported, queue->record.reported < queue->record.count);
         GPUSYNC__STORE(&queue->object.alert, queue->object.alert & ~(uint32_t)GPUSYNC__STUCK);
     }
     gpusync__unlock(queue->object.device);
@@ -5030,13 +5030,13 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy(gpusync_device *dev)
     bool in_use = dev->alive != 0;
     if (!in_use) {
         gpusync__unlist(&dev->on_lost.node);
-        dev->ends = true;
+        dev->ending = true;
     }
     gpusync__unlock(dev);
     if (in_use)
         return GPUSYNC_ERROR_IN_USE;
     gpusync__sleeper_init(&s, dev, NULL, 0);
-    gpusync__outlast(dev, &s, &dev->running, 0, GPUSYNC_FOREVER); /* a `destroyed` */
+    gpusync__outlast(dev, &s, &dev->calling, 0, GPUSYNC_FOREVER); /* a `destroyed` */
     gpusync__outlast(dev, &s, &dev->refs, 1, gpusync_now_ns() + GPUSYNC__IDLE_NS);
     gpusync__outlast(dev, &s, &gpusync__orphans, 0, gpusync_now_ns() + GPUSYNC__IDLE_NS / 10);
     gpusync__sleeper_end(&s, dev);
@@ -5070,7 +5070,7 @@ GPUSYNC_API bool gpusync_device_is_lost(const gpusync_device *device)
 /* Takes the first callback that is due, up to turn `last`, of one object or of any (NULL), for this thread to run.
    NULL: there is none, or another thread runs one that comes first: one of the same object, or, except for a destroy,
    any in turn. */
-static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__object *t, uint64_t last,
+static gpusync__callback *gpusync__next_due(gpusync_device *dev, const gpusync__object *t, uint64_t last,
                                             gpusync__caller *self)
 {
     gpusync__after after = GPUSYNC__NOTHING; /* what the end of an object makes due is found by this thread */
@@ -5088,7 +5088,7 @@ static gpusync__callback *gpusync__take_due(gpusync_device *dev, const gpusync__
     if (c) {
         gpusync__unlist(n);
         gpusync__caller_add(dev, c->object, n->number, self, !t, now);
-        if (c->ends && c->object)
+        if (c->built_in && c->object)
             gpusync__object_gone(dev, &after);
     }
     gpusync__unlock(dev);
@@ -5101,13 +5101,13 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     gpusync__object *t = c->object;
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(dev);
-    if (t && !c->ends)
+    if (t && !c->built_in)
         t->owed--;
-    if (t && gpusync__as_queue(t) && !c->ends)
+    if (t && gpusync__as_queue(t) && !c->built_in)
         gpusync__drop_all_open(gpusync__as_queue(t), &after);
-    gpusync__caller_remove(dev, c->ends ? NULL : t, self, &after);
+    gpusync__caller_remove(dev, c->built_in ? NULL : t, self, &after);
     gpusync__finish(dev, &after);
-    if (!c->ends) /* else it is a field of the object, which may go next */
+    if (!c->built_in) /* else it is a field of the object, which may go next */
         GPUSYNC_FREE(c);
     if (t)
         gpusync__unref(t);
@@ -5126,7 +5126,7 @@ static size_t gpusync__run_due(gpusync_device *dev, const gpusync__object *t, si
     gpusync__lock(dev);
     uint64_t last = dev->due_last;
     gpusync__unlock(dev);
-    for (gpusync__callback *c; n < max && (c = gpusync__take_due(dev, t, last, &self)) != NULL; n++) {
+    for (gpusync__callback *c; n < max && (c = gpusync__next_due(dev, t, last, &self)) != NULL; n++) {
         void *pool = gpusync__pool_push();
         if (c->destroyed)
             c->destroyed(c->user);
@@ -5386,7 +5386,7 @@ static void gpusync__gone_init(gpusync__callback *c, gpusync__object *t, gpusync
     c->object = t;
     c->destroyed = destroyed;
     c->user = destroyed ? user : NULL;
-    c->ends = true;
+    c->built_in = true;
 }
 
 /* Destroys an object without waiting. */
@@ -5427,11 +5427,11 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_destroy_later(gpusync_device *dev,
     if (!dev)
         return GPUSYNC_OK;
     gpusync__lock(dev);
-    bool first = !dev->ends;
+    bool first = !dev->ending;
     if (first) {
         gpusync__gone_init(&dev->gone, NULL, destroyed, user);
         dev->gone.node.fire = gpusync__device_gone;
-        dev->ends = true;
+        dev->ending = true;
     }
     if (first && !dev->alive)
         gpusync__device_gone(&dev->gone.node, &after);
@@ -5456,7 +5456,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_device_on_lost(gpusync_device *device, gp
     if (first) {
         device->on_lost.lost = fn;
         device->on_lost.user = user;
-        device->on_lost.ends = true;
+        device->on_lost.built_in = true;
         device->on_lost.node.fire = gpusync__loss_due;
     }
     if (first && device->lost)
@@ -5829,13 +5829,13 @@ static void gpusync__arm(gpusync__job *job, gpusync__after *after)
 {
     gpusync_timeline *t = GPUSYNC__OF(gpusync_timeline, arm, job);
     gpusync_device *dev = t->object.device;
-    uint64_t shown = gpusync__read_event(t, after);
+    uint64_t seen = gpusync__read_event(t, after);
     gpusync__lock(dev);
     const gpusync__node *e = t->object.waiting.next;
     while (e != &t->object.waiting && !e->number)
         e = e->next;
     uint64_t value = e->number;
-    bool waits = e != &t->object.waiting && shown < value;
+    bool waits = e != &t->object.waiting && seen < value;
     bool needed = waits && t->listener && (!t->armed || value < t->armed) &&
                   GPUSYNC__LOAD_SEQ(&t->listening->refs) < GPUSYNC__BLOCKS;
     if (needed)
@@ -6168,7 +6168,7 @@ static void gpusync__free_links(gpusync__work *w)
     for (gpusync__link *link = w->links.first, *next; link; link = next) {
         next = link->next;
         gpusync__unref(link->object);
-        if (link->boxed)
+        if (link->allocated)
             GPUSYNC_FREE(link);
     }
 }
@@ -6236,8 +6236,8 @@ static gpusync__work *gpusync__next_ready(gpusync_queue *q, gpusync__after *afte
 {
     for (bool ordered = true;;) {
         gpusync__work *w = ordered && q->held.first ? q->held.first
-                           : q->held.ready.next != &q->held.ready
-                               ? GPUSYNC__OF(gpusync__work, stirring, q->held.ready.next)
+                           : q->held.stirred.next != &q->held.stirred
+                               ? GPUSYNC__OF(gpusync__work, stirring, q->held.stirred.next)
                                : NULL;
         if (!w)
             return NULL;
@@ -6415,7 +6415,7 @@ static gpusync_result gpusync__check_parts(const gpusync__work *w)
         if (!part && gpusync__is_held(q, w->buffers[i]))
             return GPUSYNC_ERROR_ALREADY_COMMITTED;
     }
-    return q->port && w->given && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
+    return q->port && w->submitted_count && !gpusync__has_room(q) ? GPUSYNC_ERROR_QUEUE_FULL : GPUSYNC_OK;
 }
 
 /* Counts the room of a submission's command buffers, and takes the place of their open work. Its callback is owed. */
@@ -6427,7 +6427,8 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
         gpusync__owe(&q->object);
         gpusync__watch_later(q->object.device, after);
     }
-    uint32_t places = q->port && w->given ? 1 : w->given; /* of Metal 4 the ticket has one place for all */
+    uint32_t places =
+        q->port && w->submitted_count ? 1 : w->submitted_count; /* of Metal 4 the ticket has one place for all */
     w->room += places;
     q->room.taken += places;
     for (uint32_t i = w->first; i < w->count && q->open.works.next != &q->open.works; i++) {
@@ -6437,8 +6438,8 @@ static void gpusync__join(gpusync__work *w, gpusync__after *after)
         if (!w->label[0])
             memcpy(w->label, part->label, sizeof w->label);
         q->room.taken -= part->room;
-        gpusync__unlist(&part->place);
-        part->place.next = (gpusync__node *)(void *)w->links.parts;
+        gpusync__unlist(&part->node);
+        part->node.next = (gpusync__node *)(void *)w->links.parts;
         w->links.parts = part;
     }
 }
@@ -6548,11 +6549,11 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
         gpusync__look_at_event(point->timeline);
     if (!signal && gpusync__point_is_well(point))
         return GPUSYNC_OK;
-    bool boxed = w->links.count >= GPUSYNC__FEW;
-    gpusync__link *link = boxed ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->links.few[w->links.count];
+    bool allocated = w->links.count >= GPUSYNC__FEW;
+    gpusync__link *link = allocated ? (gpusync__link *)GPUSYNC_MALLOC(sizeof *link) : &w->links.few[w->links.count];
     if (!link)
         return GPUSYNC_ERROR_OUT_OF_MEMORY;
-    link->boxed = boxed;
+    link->allocated = allocated;
     link->node.next = NULL;
     link->node.number = number;
     link->node.fire = gpusync__link_came;
@@ -6569,7 +6570,7 @@ static gpusync_result gpusync__add_link(gpusync__work *w, const gpusync_point *p
     if ((result = gpusync__join_link(w, link)) == GPUSYNC_OK)
         return result;
     gpusync__unref(t);
-    if (boxed)
+    if (allocated)
         GPUSYNC_FREE(link);
     return result;
 }
@@ -6705,19 +6706,20 @@ static gpusync_result gpusync__assemble(gpusync__work *w, const gpusync_submissi
     w->submitted = true;
     w->accept = gpusync__accept_submission;
     w->unordered = (s->flags & GPUSYNC_SUBMIT_UNORDERED) != 0;
-    w->given = (uint32_t)s->command_buffer_count;
+    w->submitted_count = (uint32_t)s->command_buffer_count;
     bool metal4 = w->queue->port != NULL;
-    w->links.by_host = !(s->flags & GPUSYNC_SUBMIT_ON_GPU) || !w->given;
+    w->links.by_host = !(s->flags & GPUSYNC_SUBMIT_ON_GPU) || !w->submitted_count;
     gpusync__copy_label(w->label, sizeof w->label, s->label);
     gpusync_result result = s->wait_count ? gpusync__add_links(w, s->wait_points, s->wait_count, false) : GPUSYNC_OK;
-    bool own = metal4 ? w->given != 0 : w->links.encodes; /* Metal 4's commit options; a command buffer for the waits */
+    bool own = metal4 ? w->submitted_count != 0
+                      : w->links.encodes; /* Metal 4's commit options; a command buffer for the waits */
     w->buffers[0] = NULL;
     w->first = w->count = own;
     for (size_t i = 0; i < s->command_buffer_count && result == GPUSYNC_OK; i++)
         result = gpusync__add_buffer(w, s->command_buffers[i]);
     if (result == GPUSYNC_OK && s->signal_count)
         result = gpusync__add_links(w, s->signal_points, s->signal_count, true);
-    if (result == GPUSYNC_OK && (!w->given || (own && !metal4)))
+    if (result == GPUSYNC_OK && (!w->submitted_count || (own && !metal4)))
         result = gpusync__reserve(w);
     if (result == GPUSYNC_OK && own)
         result = gpusync__add_own(w);
@@ -6780,7 +6782,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_commit_marker(gpusync_queue *queue, void 
     if (result == GPUSYNC_OK) {
         if (behind)
             w->buffers[w->count++] = gpusync__retain(behind);
-        w->passive = w->count;
+        w->others = w->count;
         w->buffers[w->count] = gpusync__make_own(queue);
         result = w->buffers[w->count++] ? gpusync__enter(queue, w, NULL, false, ticket) : GPUSYNC_ERROR_METAL_NIL;
     }
@@ -6824,7 +6826,7 @@ static void gpusync__raise(const void *block, bool dropped)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync_error error;
-    gpusync__work *w = gpusync__take_work(block);
+    gpusync__work *w = gpusync__claim_work(block);
     if (!w)
         return;
     gpusync_timeline *t = gpusync__timeline_of(w->links.first->object);
@@ -6834,8 +6836,8 @@ static void gpusync__raise(const void *block, bool dropped)
     gpusync__lock(dev);
     if (dropped && !t->order_only)
         gpusync__fail(t, &error, &after);
-    w->running = 0;
-    gpusync__over(w, 0, &after);
+    w->unheard = 0;
+    gpusync__end_work(w, 0, &after);
     gpusync__finish(dev, &after);
     gpusync__work_unref(w);
 }
@@ -6903,7 +6905,7 @@ GPUSYNC__SELDOM gpusync_result gpusync_timeline_signal_from(gpusync_timeline *ti
     gpusync__finish(dev, &after);
     if (result == GPUSYNC_OK)
         GPUSYNC__WITH(void, const void *)(object, sel, &h);
-    if ((w = gpusync__take_work(&h)) != NULL) /* it was called as a copy, or not yet */
+    if ((w = gpusync__claim_work(&h)) != NULL) /* it was called as a copy, or not yet */
         gpusync__work_unref(w);
     return result;
 }
@@ -6940,7 +6942,7 @@ static gpusync_result gpusync__metal4_queue(gpusync_queue *q, gpusync_device *de
     gpusync_timeline *passed = NULL;
     gpusync_result result = GPUSYNC_OK;
     if (desc->metal_queue)
-        result = gpusync__take_queue(q, dev, desc->metal_queue, gpusync__sel.commit4);
+        result = gpusync__use_queue(q, dev, desc->metal_queue, gpusync__sel.commit4);
     else if (!gpusync__has_metal4(dev->metal))
         result = GPUSYNC_ERROR_UNSUPPORTED;
     else if ((q->metal = gpusync__new_queue4(dev, desc->label)) == NULL)
@@ -7015,7 +7017,7 @@ GPUSYNC__APART void gpusync__send_work4(gpusync_device *dev, gpusync__work *w)
             gpusync__operate(q, gpusync__sel.waitForEvent, gpusync__timeline_of(link->object), link->node.number);
     gpusync__send_void_id(w->buffers[0], gpusync__sel.addFeedbackHandler, &h);
     GPUSYNC__WITH(void, void *const *, unsigned long, void *)
-    (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->given, w->buffers[0]);
+    (q->metal, gpusync__sel.commit4, w->buffers + w->first, w->submitted_count, w->buffers[0]);
     for (const gpusync__link *link = turn ? w->links.first : NULL; link; link = link->next)
         if (link->encoded && link->signal)
             gpusync__operate(q, gpusync__sel.signalEvent, gpusync__timeline_of(link->object), link->node.number);
@@ -7089,7 +7091,7 @@ GPUSYNC__APART void gpusync__trace_work(gpusync_trace_kind kind, const gpusync__
     gpusync_device *dev = w->queue->object.device;
     gpusync_trace_event event = gpusync__event(kind, &w->queue->object, (uint64_t)gpusync__ticket_of(w));
     event.time_ns = at_ns;
-    event.number = w->unordered ? w->place.number : 0;
+    event.number = w->unordered ? w->node.number : 0;
     event.label = w->label[0] ? w->label : event.label;
     gpusync__lock(dev);
     bool timed = kind == GPUSYNC_TRACE_ENDED && gpusync__has_times(w);
@@ -7407,7 +7409,7 @@ static const char *gpusync__work_name(const gpusync__work *w)
 static void gpusync__write_source(gpusync__report *out, const gpusync__object *t, const gpusync__work *w)
 {
     if (w)
-        gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal", gpusync__work_name(w), w->place.number,
+        gpusync__write(out, ", which %s %" PRIu64 " of %s is to signal", gpusync__work_name(w), w->node.number,
                        gpusync__name(&w->queue->object, out->name));
     else
         gpusync__write(out, ", which %s is to signal",
@@ -7449,17 +7451,17 @@ static void gpusync__write_reasons(gpusync__report *out, const gpusync__work *w,
     const gpusync__work *fronts[] = {NULL, q->held.first, NULL, gpusync__first(q), NULL}; /* by state */
     const gpusync__work *front = w->unordered ? NULL : fronts[w->state];
     bool waits = !w->unsent && w->result == GPUSYNC_OK;
-    bool silent = w->state >= GPUSYNC__ENDED ? w->running && !w->unknown
+    bool silent = w->state >= GPUSYNC__ENDED ? w->unheard && !w->unknown
                                              : w->state == GPUSYNC__SENT && status >= GPUSYNC__STATUS_COMPLETED;
     const gpusync__work *early = gpusync__next(q, NULL); /* it stays until its handlers have come */
     if (silent)
         gpusync__write(out, "; gpusync's handler has not returned, or not begun: one of the program's, or its log, "
                             "notify or unpark, may still run");
-    else if (w->state == GPUSYNC__SENT && early && early->state >= GPUSYNC__ENDED && early->running)
+    else if (w->state == GPUSYNC__SENT && early && early->state >= GPUSYNC__ENDED && early->unheard)
         gpusync__write(out, "; its status may wait for the handlers of %s %" PRIu64, gpusync__work_name(early),
-                       early->place.number);
+                       early->node.number);
     if (front && front != w)
-        gpusync__write(out, "; behind ticket %" PRIu64, front->place.number);
+        gpusync__write(out, "; behind ticket %" PRIu64, front->node.number);
     if (w->state == GPUSYNC__HELD && (GPUSYNC__LOAD(&q->held.issue.listed) || w->stirring.next))
         gpusync__write(out, "; may go: the call or handler that sends it has not returned");
     for (gpusync__link *link = w->links.first; link; link = link->next)
@@ -7492,7 +7494,7 @@ static const char *gpusync__state(const gpusync__work *w, unsigned long status)
 static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, const char *label, unsigned long status)
 {
     const char *name = label[0] ? label : w->label;
-    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s: %s for %.1f ms", gpusync__work_name(w), w->place.number,
+    gpusync__write(out, "\n    %s %" PRIu64 "%s%s%s%s: %s for %.1f ms", gpusync__work_name(w), w->node.number,
                    name[0] ? " '" : "", name, name[0] ? "'" : "", w->marker ? ", a marker" : "",
                    gpusync__state(w, status), gpusync__ms(w->since_ns, out->now));
     gpusync__write_reasons(out, w, status);
@@ -7501,7 +7503,7 @@ static void gpusync__write_work(gpusync__report *out, const gpusync__work *w, co
 /* Asks Metal for the label, and for the status of the first command buffer that is not over. No lock is held. */
 static unsigned long gpusync__ask_metal(const gpusync__work *w, char label[64])
 {
-    uint32_t first = w->given ? w->first : 0;
+    uint32_t first = w->submitted_count ? w->first : 0;
     void *buffer = w->count > first ? w->buffers[first] : NULL, *pool = gpusync__pool_push();
     /* of Metal 4 nothing is known */
     unsigned long status = buffer && !w->queue->port ? GPUSYNC__STATUS_COMPLETED : GPUSYNC__STATUS_NOT_ENQUEUED;
@@ -7532,12 +7534,12 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, const g
     for (;;) {
         gpusync__lock(dev);
         /* The search goes on from the last one, if that is listed yet. */
-        bool listed = last && last->place.next && gpusync__home(last) == ring;
-        gpusync__work *w = gpusync__work_at(ring, listed ? last->place.next : ring->next);
-        while (w && w->place.number <= seen[w->unordered])
-            w = gpusync__work_at(ring, w->place.next);
+        bool listed = last && last->node.next && gpusync__home(last) == ring;
+        gpusync__work *w = gpusync__work_at(ring, listed ? last->node.next : ring->next);
+        while (w && w->node.number <= seen[w->unordered])
+            w = gpusync__work_at(ring, w->node.next);
         if (w) {
-            seen[w->unordered] = w->place.number;
+            seen[w->unordered] = w->node.number;
             GPUSYNC__ADD(&w->refs, 1);
         }
         gpusync__unlock(dev);
@@ -7547,7 +7549,7 @@ static void gpusync__write_works(gpusync__report *out, gpusync_queue *q, const g
             return;
         unsigned long status = gpusync__ask_metal(w, label);
         gpusync__lock(dev);
-        if (w->place.next || w->state == GPUSYNC__SETTLED)
+        if (w->node.next || w->state == GPUSYNC__SETTLED)
             gpusync__write_work(out, w, label, status);
         gpusync__unlock(dev);
         last = w;
