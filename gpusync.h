@@ -1745,7 +1745,7 @@ static inline void gpusync__rise(gpusync__node *ring, uint64_t number, gpusync__
 /* Lists a job, which the thread runs when it has unlocked. False: a thread has listed it already. */
 static bool gpusync__later(gpusync__after *after, gpusync__job *job, void (*run)(gpusync__job *, gpusync__after *))
 {
-    if (GPUSYNC__LOAD(&job->listed))
+    if (GPUSYNC__LOAD_SEQ(&job->listed))
         return false;
     job->listed = true; /* only the clear is made without the lock */
     job->run = run;
@@ -2215,6 +2215,7 @@ typedef struct gpusync__goal {
     uint64_t reported;   /* of everything that has failed: the record behind the newest that counts as told now */
     bool fresh;          /* of everything: `from` is to be noted. Loads do not tell that */
     bool handlers;       /* those up to the ticket, too */
+    bool granted;        /* of room: a place is this wait's, which a thread has given back */
     bool over;
 } gpusync__goal;
 
@@ -2326,7 +2327,7 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
         } else if (job) {
             void (*run)(gpusync__job *, gpusync__after *) = job->run;
             after->jobs = job->next;
-            GPUSYNC__STORE(&job->listed, false); /* the last access before it runs: another thread may list it */
+            GPUSYNC__STORE_SEQ(&job->listed, false); /* the last access before it runs: another thread may list it */
             run(job, after);
         } else {
             more = false;
@@ -2370,7 +2371,7 @@ static inline void gpusync__goal_init(gpusync__goal *goal, gpusync__object *t, c
     goal->object = t;
     goal->aim = aim;
     goal->pace = NULL;
-    goal->fresh = goal->handlers = goal->over = false;
+    goal->fresh = goal->handlers = goal->over = goal->granted = false;
 }
 
 /* Whether the numbers of a goal have come: loads alone. */
@@ -3454,7 +3455,7 @@ static void gpusync__settle_all(gpusync__node *moved, gpusync__after *after)
     }
 }
 
-/* -- room, and the end of work */
+/* -- room: places for command buffers. A thread that waits for one is on room.waiting, the first come first */
 
 /* How a queue with such an alert answers new work. While a failure sticks it takes markers alone. */
 GPUSYNC__APART gpusync_result gpusync__refusal(uint32_t alert, bool marker)
@@ -3480,15 +3481,15 @@ static bool gpusync__has_room(const gpusync_queue *q)
     return q->room.taken < q->room.limit;
 }
 
-/* Gives room back. A place that a thread waits for becomes the thread's: it is never free in between,
-   so no other thread gets in first, and each place wakes one thread. */
+/* Gives room back. A place that a thread waits for is granted to the thread: it is never free in between, so no other
+   thread gets in first, and each place wakes one thread. */
 static inline void gpusync__give_room(const gpusync__work *w, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
     q->room.taken -= w->room;
     for (gpusync__node *e; (e = q->room.waiting.next) != &q->room.waiting && gpusync__has_room(q);) {
         q->room.taken++;
-        e->number = 1;
+        ((gpusync__goal *)(void *)e)->granted = true;
         e->fire(e, after);
     }
 }
@@ -3501,6 +3502,57 @@ GPUSYNC__APART void gpusync__return_room(const gpusync__work *w)
     gpusync__give_room(w, &after);
     gpusync__finish(w->queue->object.device, &after);
 }
+
+/* Takes a place for a command buffer. While threads wait for one there is none: a free place becomes theirs. */
+static gpusync_result gpusync__reserve(gpusync__work *w)
+{
+    gpusync_queue *q = w->queue;
+    gpusync__lock(q->object.device);
+    w->room = gpusync__has_room(q);
+    q->room.taken += w->room;
+    gpusync__unlock(q->object.device);
+    return w->room ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
+}
+
+/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
+   buffers, and the last was opened a second ago, a wait without a limit is in vain. */
+static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
+{
+    gpusync_queue *q = gpusync__queue_of(goal->object);
+    bool free = !goal->node.next && !goal->granted && q->room.waiting.next == &q->room.waiting && gpusync__has_room(q);
+    q->room.taken += free;
+    if (free || goal->granted) {
+        goal->granted = false; /* the wait has taken it */
+        return GPUSYNC__WELL;
+    }
+    gpusync_result refused = gpusync__refuses(q, false);
+    const gpusync__work *last = gpusync__work_at(&q->open.works, q->open.works.prev);
+    uint32_t open = 0;
+    for (const gpusync__node *o = q->open.works.next; wait->patient && o != &q->open.works; o = o->next)
+        open++;
+    if (refused == GPUSYNC_OK && open == q->room.taken && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
+        refused = GPUSYNC_ERROR_QUEUE_FULL;
+    gpusync__explain(error, refused);
+    return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
+}
+
+static const gpusync__aim gpusync__for_room = {gpusync__room_stands, " room on"};
+
+/* Takes a place for a command buffer, and waits for one. */
+static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
+{
+    gpusync_queue *q = w->queue;
+    gpusync_result result = gpusync__refuses(q, false);
+    if (result != GPUSYNC_OK || gpusync__reserve(w) == GPUSYNC_OK)
+        return result;
+    gpusync__goal goal;
+    gpusync__goal_init(&goal, &q->object, &gpusync__for_room);
+    result = gpusync__await_goal(&goal, timeout_ns);
+    w->room = result == GPUSYNC_OK || goal.granted; /* a place that was granted too late goes back with the work */
+    return result == GPUSYNC_ERROR_WOULD_DEADLOCK && !timeout_ns ? GPUSYNC_NOT_READY : result;
+}
+
+/* -- the end of work */
 
 /* Work is over that was HELD or SENT: the caller settles or stirs it next. now: the time, if the GPU has ended it, or
    0. */
@@ -3941,57 +3993,6 @@ static void gpusync__open(gpusync_queue *q, gpusync__work *w)
 {
     w->node.number = ++q->open.last;
     gpusync__put(q->open.works.prev, &w->node);
-}
-
-/* Takes a place for a command buffer. While threads wait for one there is none: a free place becomes theirs. */
-static gpusync_result gpusync__reserve(gpusync__work *w)
-{
-    gpusync_queue *q = w->queue;
-    gpusync__lock(q->object.device);
-    w->room = gpusync__has_room(q);
-    q->room.taken += w->room;
-    gpusync__unlock(q->object.device);
-    return w->room ? GPUSYNC_OK : GPUSYNC_ERROR_QUEUE_FULL;
-}
-
-/* Whether a wait for room has its place. Committed work makes room by itself. Where all places are open command
-   buffers, and the last was opened a second ago, a wait without a limit is in vain. */
-static int gpusync__room_stands(const gpusync__wait *wait, gpusync__goal *goal, gpusync_error *error)
-{
-    gpusync_queue *q = gpusync__queue_of(goal->object);
-    gpusync__node *n = &goal->node;
-    bool free = !n->next && !n->number && q->room.waiting.next == &q->room.waiting && gpusync__has_room(q);
-    q->room.taken += free;
-    if (free || n->number) { /* or a thread that gave room back has left the place to this one */
-        n->number = 0;
-        return GPUSYNC__WELL;
-    }
-    gpusync_result refused = gpusync__refuses(q, false);
-    const gpusync__work *last = gpusync__work_at(&q->open.works, q->open.works.prev);
-    uint32_t open = 0;
-    for (const gpusync__node *o = q->open.works.next; wait->patient && o != &q->open.works; o = o->next)
-        open++;
-    if (refused == GPUSYNC_OK && open == q->room.taken && last && gpusync_now_ns() >= last->since_ns + GPUSYNC__IDLE_NS)
-        refused = GPUSYNC_ERROR_QUEUE_FULL;
-    gpusync__explain(error, refused);
-    return refused == GPUSYNC_OK ? GPUSYNC__NOT_YET : GPUSYNC__BADLY;
-}
-
-static const gpusync__aim gpusync__for_room = {gpusync__room_stands, " room on"};
-
-/* Takes a place for a command buffer, and waits for one. */
-static gpusync_result gpusync__take_place(gpusync__work *w, uint64_t timeout_ns)
-{
-    gpusync_queue *q = w->queue;
-    gpusync_result result = gpusync__refuses(q, false);
-    if (result != GPUSYNC_OK || gpusync__reserve(w) == GPUSYNC_OK)
-        return result;
-    gpusync__goal goal;
-    gpusync__goal_init(&goal, &q->object, &gpusync__for_room);
-    result = gpusync__await_goal(&goal, timeout_ns);
-    /* A place that another thread has left to a wait that fails goes back with the work. */
-    w->room = result == GPUSYNC_OK || goal.node.number;
-    return result == GPUSYNC_ERROR_WOULD_DEADLOCK && !timeout_ns ? GPUSYNC_NOT_READY : result;
 }
 
 /* Drops open work. Under the lock. */
