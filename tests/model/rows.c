@@ -481,6 +481,7 @@ static void before(void)
         calls[i]->user = NULL;
         calls[i]->fn = called;
         calls[i]->destroyed = NULL;
+        calls[i]->lost = NULL;
         calls[i]->ends = false;
     }
     Q.object.owed = CALLS;
