@@ -9,9 +9,9 @@
     {                                    \
         .next = &(ring), .prev = &(ring) \
     }
-#define TARGET(target_kind, object)                                                            \
-    {                                                                                          \
-        .kind = target_kind, .device = &D, .refs = 9, .entries = RING((object).target.entries) \
+#define OBJECT(its_kind, of)                                                               \
+    {                                                                                      \
+        .kind = &(its_kind), .device = &D, .refs = 9, .waiting = RING((of).object.waiting) \
     }
 
 static void hook_unpark(void *user, gpusync_waiter *waiter);
@@ -22,21 +22,25 @@ static void hook_yield(void *user)
 }
 
 static struct gpusync_device D = {
-    .refs = 9, .hooks = {hook_yield, hook_park, hook_unpark, NULL}, .stirred = RING(D.stirred), .due = RING(D.due)};
+    .refs = 9, .hooks = {hook_yield, hook_park, hook_unpark, NULL}, .moved = RING(D.moved), .due = RING(D.due)};
 static gpusync_error LOG[2];
 static gpusync__work W[2];
-static struct gpusync_queue Q = {.target = TARGET(GPUSYNC__QUEUE, Q),
-                                 .limit = 8,
-                                 .log_size = 2,
-                                 .log = LOG,
-                                 .open = RING(Q.open),
-                                 .end = &Q.first,
-                                 .ready = RING(Q.ready),
-                                 .rooms = RING(Q.rooms)};
-static struct gpusync_timeline T[2] = {
-    {.target = TARGET(GPUSYNC__TIMELINE, T[0]), .promised = RING(T[0].promised)},
-    {.target = TARGET(GPUSYNC__TIMELINE, T[1]), .promised = RING(T[1].promised)},
+static struct gpusync_queue Q = {
+    .object = OBJECT(gpusync__queues, Q),
+    .line = RING(Q.line),
+    .late = RING(Q.late),
+    .loose = {.works = RING(Q.loose.works), .over = RING(Q.loose.over), .waiting = RING(Q.loose.waiting)},
+    .open = {.works = RING(Q.open.works)},
+    .held = {.ready = RING(Q.held.ready), .send = gpusync__issue_job},
+    .room = {.limit = 8, .waiting = RING(Q.room.waiting)},
+    .moved = {.fire = gpusync__settle_all},
+    .record = {.size = 2, .errors = LOG},
 };
+#define TIMELINE(of)                                                                                                 \
+    {                                                                                                                \
+        .object = OBJECT(gpusync__timelines, of), .promised = RING((of).promised), .expecting = RING((of).expecting) \
+    }
+static struct gpusync_timeline T[2] = {TIMELINE(T[0]), TIMELINE(T[1])};
 
 static uint32_t metal_status = GPUSYNC__STATUS_COMMITTED;
 static uint32_t data; /* not atomic: written by the GPU, or by the program */
@@ -57,11 +61,11 @@ static void gpusync__send_work(gpusync_device *dev, gpusync__work *w)
 {
     sent++;
 }
-static void gpusync__read_failure(const gpusync__work *w, void *source, gpusync_error *error) {}
+static void gpusync__read_failure(void *source, void *command_buffer, gpusync_error *error) {}
 static void gpusync__describe(const gpusync__work *w, gpusync_error *error)
 {
     gpusync__own_error(error, w->result, NULL);
-    error->ticket = (gpusync_ticket)w->ticket;
+    error->ticket = gpusync__ticket_of(w);
 }
 static void gpusync__own_error(gpusync_error *error, gpusync_result result, const char *message)
 {
@@ -84,10 +88,6 @@ static gpusync__work *gpusync__foreign(gpusync_queue *q, void *buffer, gpusync__
 {
     *result = GPUSYNC_ERROR_WRONG_QUEUE;
     return NULL;
-}
-static int gpusync__judge(gpusync_queue *q, gpusync__work *w, gpusync__after *after)
-{
-    return GPUSYNC__WELL;
 }
 static gpusync_result make(void *user, size_t i, void **made, gpusync_error *error)
 {
@@ -115,19 +115,24 @@ static void hook_park(void *user, gpusync_waiter *waiter, uint64_t deadline_ns)
 
 /* -- work of the queue, which has one of W each */
 
-/* Work that Metal has; its handler is still to come, so it stays on the queue's list. */
-static void have_sent(int i, bool unordered)
+/* Work that is on no queue yet. */
+static void have(int i, bool unordered)
 {
     gpusync__work *w = &W[i];
     w->queue = &Q;
     w->refs = 9;
     w->buffers = &buffer;
-    w->stirring.work = w;
     w->count = w->running = 1;
-    w->state = GPUSYNC__SENT;
     w->unordered = unordered;
     w->gpu_end = 7;
-    gpusync__line_up(&Q, w);
+}
+
+/* Work that Metal has; its handler is still to come, so it stays on the queue's list. */
+static void have_sent(int i, bool unordered)
+{
+    have(i, unordered);
+    W[i].state = GPUSYNC__SENT;
+    gpusync__line_up(&Q, &W[i]);
     Q.sent_count++;
 }
 
@@ -137,14 +142,12 @@ static void end(int i, gpusync_result result)
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(&D);
     W[i].result = result;
-    gpusync__end(&W[i], 1, &after);
-    gpusync__settle(&Q, &W[i], &after);
+    gpusync__over(&W[i], 1, &after);
     gpusync__finish(&D, &after);
 }
 
 #if !defined(ROW_warm)
-static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint64_t number, uint64_t timeout_ns,
-                                         bool drains)
+static gpusync_result gpusync__await_goal(gpusync__goal *goal, uint64_t timeout_ns)
 {
     return GPUSYNC_TIMEOUT;
 }
@@ -205,7 +208,8 @@ THREAD(a)
 }
 THREAD(b)
 {
-    gpusync__goal goal = {.target = &Q.target, .kind = GPUSYNC__ALL, .number = 1};
+    gpusync__goal goal;
+    gpusync__goal_all(&Q, false, &goal);
     gpusync__wait wait = {.device = &D, .goals = &goal, .count = 1, .which = 1, .how = GPUSYNC_WAIT_ALL};
     gpusync__check_now(&wait, true);
 }
@@ -213,7 +217,7 @@ THREAD(c)
 {
     assert(!gpusync__is_well(&Q, GPUSYNC_EVERYTHING));
 }
-#define BEFORE have_sent(0, false), Q.sticky = true
+#define BEFORE have_sent(0, false), Q.record.sticky = true
 
 #elif defined(ROW_busy_queue)
 /* Of two works, of which one is UNORDERED, the second is committed before the first ends: the queue is never idle. FIRST:
@@ -286,20 +290,14 @@ THREAD(a)
 }
 THREAD(b)
 {
-    gpusync__shut(&Q.target, NULL);
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&D);
+    gpusync__shut(&Q.object, &after);
+    gpusync__finish(&D, &after);
     gpusync__abandon(&Q);
-    assert(Q.target.head.committed == sent);
+    assert(Q.object.head.committed == sent);
 }
-#define BEFORE before()
-static void before(void)
-{
-    have_sent(0, false);
-    W[0].state = GPUSYNC__OPEN;
-    W[0].next = Q.first = Q.front[0] = NULL;
-    Q.end = &Q.first;
-    Q.sent_count = 0;
-    Q.target.head.committed = W[0].ticket = 0;
-}
+#define BEFORE have(0, false)
 
 #elif defined(ROW_taken)
 /* A thread waits for both timelines, which two others signal, or one of them closes: no wake-up is lost, and no waker
@@ -314,15 +312,19 @@ THREAD(a)
 THREAD(b)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-#ifdef CLOSE
-    gpusync__shut(&T[1].target, NULL);
-#else
     gpusync__lock(&D);
+#ifdef CLOSE
+    gpusync__shut(&T[1].object, &after);
+#else
     gpusync__reach(&T[1], 1, &after);
-    gpusync__finish(&D, &after);
 #endif
+    gpusync__finish(&D, &after);
 }
-static gpusync__goal goals[2] = {{.target = &T[0].target, .number = 1}, {.target = &T[1].target, .number = 1}};
+#define VALUE(i)                                                                                           \
+    {                                                                                                      \
+        .node = {.fire = gpusync__rouse}, .object = &T[i].object, .aim = &gpusync__for_number, .number = 1 \
+    }
+static gpusync__goal goals[2] = {VALUE(0), VALUE(1)};
 THREAD(c)
 {
     gpusync__wait wait = {.device = &D, .goals = goals, .count = 2, .which = 2, .how = GPUSYNC_WAIT_ALL};
@@ -338,15 +340,14 @@ THREAD(c)
 }
 
 #elif defined(ROW_missed)
-/* A thread makes work ready. Another one has the order lock, for a commit that is refused, for nothing, or for other
-   work: all is sent. */
+/* A thread makes work ready, whose job sends it. Another one has the order lock, for a commit that is refused, for
+   nothing, or for other work, by the same job: all is sent. */
 static void make_ready(gpusync__work *w)
 {
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(&D);
-    gpusync__put(Q.ready.prev, &w->place);
-    gpusync__unlock(&D);
-    gpusync__issue(&Q, &after);
+    gpusync__stir(w, &after);
+    gpusync__finish(&D, &after);
 }
 THREAD(a)
 {
@@ -367,14 +368,37 @@ THREAD(b)
 static void before(void)
 {
     for (int i = 0; i < 2; i++) {
-        have_sent(i, true);
+        have(i, true);
         W[i].state = GPUSYNC__HELD;
-        W[i].place.work = &W[i];
+        gpusync__line_up(&Q, &W[i]);
     }
-    Q.sent_count = 0;
-    Q.held_count = 2;
+    Q.held.count = 2;
 }
-#define AFTER assert(Q.ready.next == &Q.ready)
+#define AFTER assert(Q.held.ready.next == &Q.held.ready && !Q.held.issue.listed)
+
+#elif defined(ROW_job)
+/* Two threads change what a job is about, and have it run: it sees both changes, though it may run once, and it is
+   listed by one thread at a time. */
+static gpusync__job job;
+static uint32_t changes, seen;
+static void look_at_changes(gpusync__job *ran, gpusync__after *after)
+{
+    gpusync__lock(&D);
+    seen = changes;
+    gpusync__unlock(&D);
+}
+static void *change(void *unused)
+{
+    gpusync__after after = GPUSYNC__NOTHING;
+    gpusync__lock(&D);
+    changes++;
+    gpusync__later(&after, &job, look_at_changes);
+    gpusync__finish(&D, &after);
+    return unused;
+}
+#define a change
+#define b change
+#define AFTER assert(seen == 2 && !job.listed)
 
 #elif defined(ROW_busy)
 /* The last callback of an object runs: a thread that sees no object, and then that nothing runs, sees what the callback
@@ -386,7 +410,7 @@ THREAD(a)
 THREAD(b)
 {
     gpusync__lock(&D);
-    bool in_use = D.objects != 0;
+    bool in_use = D.alive != 0;
     gpusync__unlock(&D);
     if (in_use)
         return;
@@ -401,15 +425,16 @@ static void destroyed(void *user)
 static void before(void)
 {
     gpusync__after after = GPUSYNC__NOTHING;
-    D.objects = 1;
-    Q.target.gone.target = &Q.target;
-    Q.target.gone.ends = true;
-    Q.target.gone.destroyed = destroyed;
-    gpusync__append(&D, &Q.target.gone, &after);
+    D.alive = 1;
+    Q.object.gone.object = &Q.object;
+    Q.object.gone.ends = true;
+    Q.object.gone.destroyed = destroyed;
+    gpusync__append(&D, &Q.object.gone, &after);
 }
 
 #elif defined(ROW_asked)
-/* Callbacks become due while the dispatch queue runs others: each is run, or the queue is asked to. */
+/* Callbacks become due, TWO: by two threads, while the dispatch queue runs others: each is run, or the queue is asked
+   to. */
 static uint32_t ran, dispatched;
 void gpusync__dispatch_async(void *queue, void *context, void (*fn)(void *))
 {
@@ -419,7 +444,12 @@ static void called(void *user, gpusync_result result, const gpusync_error *error
 {
     ran++;
 }
-static gpusync__callback *calls[2];
+#ifdef TWO
+enum { CALLS = 3 };
+#else
+enum { CALLS = 2 };
+#endif
+static gpusync__callback *calls[CALLS];
 static void *post(void *i)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -429,6 +459,13 @@ static void *post(void *i)
     return i;
 }
 #define a post
+#ifdef TWO
+#define JOIN_C
+THREAD(c)
+{
+    post((void *)2);
+}
+#endif
 THREAD(b)
 {
     gpusync__answer(&D);
@@ -436,31 +473,32 @@ THREAD(b)
 #define BEFORE before()
 static void before(void)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < CALLS; i++) {
         calls[i] = malloc(sizeof *calls[i]);
-        calls[i]->target = &Q.target;
-        calls[i]->entry.number = 0;
+        calls[i]->object = &Q.object;
+        calls[i]->node.number = 0;
         calls[i]->error.result = GPUSYNC_OK;
         calls[i]->user = NULL;
         calls[i]->fn = called;
         calls[i]->destroyed = NULL;
+        calls[i]->lost = NULL;
         calls[i]->ends = false;
     }
-    Q.target.owed = 2;
+    Q.object.owed = CALLS;
     post((void *)1);
 }
-#define AFTER assert(ran == 2 || dispatched == 2)
+#define AFTER assert(ran == CALLS || dispatched == 2)
 
 #elif defined(ROW_warm)
 /* An item is made: a thread that sees that it is done has it; one that waits for the next end does not wait in
    vain. */
 static gpusync__item item;
-static struct gpusync_warmup warmup = {.target = TARGET(GPUSYNC__WARMUP, warmup), .items = &item, .count = 1, .fn = make};
+static struct gpusync_warmup warmup = {
+    .object = OBJECT(gpusync__warmups, warmup), .items = &item, .count = 1, .fn = make};
 static uint64_t awaited;
-static gpusync_result gpusync__await_one(gpusync__target *t, uint8_t kind, uint64_t number, uint64_t timeout_ns,
-                                         bool drains)
+static gpusync_result gpusync__await_goal(gpusync__goal *goal, uint64_t timeout_ns)
 {
-    awaited = number;
+    awaited = goal->number;
     return GPUSYNC_TIMEOUT;
 }
 THREAD(a)
@@ -473,37 +511,38 @@ THREAD(b)
     gpusync_result result = gpusync_warmup_get(&warmup, 0, 0, &made, NULL);
     assert(result == GPUSYNC_OK ? made == &data : result == GPUSYNC_TIMEOUT && !made);
 }
-#define AFTER assert(awaited <= warmup.target.head.completed)
+#define AFTER assert(awaited <= warmup.object.head.completed)
 
 #elif defined(ROW_refs)
-/* The last reference of a timeline goes while a look goes through the device's targets: it takes the timeline with its
+/* The last reference of a timeline goes while a look goes through the device's objects: it takes the timeline with its
    memory, or not at all. */
 static struct gpusync_timeline *t;
 THREAD(a)
 {
-    gpusync__unref(&t->target);
+    gpusync__unref(&t->object);
 }
 THREAD(b)
 {
-    gpusync__target *first = gpusync__next_target(&D, NULL);
+    gpusync__object *first = gpusync__next_object(&D, NULL);
     if (first)
-        assert(!gpusync__next_target(&D, first));
+        assert(!gpusync__next_object(&D, first));
 }
 #define BEFORE before()
 static void before(void)
 {
     t = malloc(sizeof *t);
-    t->target.refs = 1;
-    t->target.kind = GPUSYNC__TIMELINE;
-    t->target.alert = 0;
-    t->target.device = &D;
-    t->target.next = NULL;
+    t->object.refs = 1;
+    t->object.kind = &gpusync__timelines;
+    t->object.alert = 0;
+    t->object.device = &D;
+    t->object.next = NULL;
+    t->object.at = &D.objects;
     t->listening = NULL;
     t->listener = t->event = NULL;
     t->sent = t->base = 0;
     t->shared = true;
-    D.targets = &t->target;
-    D.targets_end = &t->target.next;
+    D.objects = &t->object;
+    D.objects_end = &t->object.next;
 }
 #endif
 
@@ -515,11 +554,14 @@ int main(void)
 #endif
     pthread_create(&threads[0], NULL, a, NULL);
     pthread_create(&threads[1], NULL, b, NULL);
-#if defined(ROW_completed) || defined(ROW_stuck) || defined(ROW_taken)
+#if defined(ROW_completed) || defined(ROW_stuck) || defined(ROW_taken) || defined(JOIN_C)
     pthread_create(&threads[2], NULL, c, NULL);
 #endif
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
+#ifdef JOIN_C
+    pthread_join(threads[2], NULL);
+#endif
 #ifdef AFTER
     AFTER;
 #endif
