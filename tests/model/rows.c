@@ -29,9 +29,9 @@ static struct gpusync_queue Q = {
     .object = OBJECT(gpusync__queues, Q),
     .line = RING(Q.line),
     .late = RING(Q.late),
-    .loose = {.works = RING(Q.loose.works), .over = RING(Q.loose.over), .waiting = RING(Q.loose.waiting)},
+    .loose = {.works = RING(Q.loose.works), .stirred = RING(Q.loose.stirred), .waiting = RING(Q.loose.waiting)},
     .open = {.works = RING(Q.open.works)},
-    .held = {.ready = RING(Q.held.ready), .send = gpusync__issue_job},
+    .held = {.stirred = RING(Q.held.stirred), .send = gpusync__issue_job},
     .room = {.limit = 8, .waiting = RING(Q.room.waiting)},
     .moved = {.fire = gpusync__settle_all},
     .record = {.size = 2, .errors = LOG},
@@ -122,7 +122,7 @@ static void have(int i, bool unordered)
     w->queue = &Q;
     w->refs = 9;
     w->buffers = &buffer;
-    w->count = w->running = 1;
+    w->count = w->unheard = 1;
     w->unordered = unordered;
     w->gpu_end = 7;
 }
@@ -142,7 +142,7 @@ static void end(int i, gpusync_result result)
     gpusync__after after = GPUSYNC__NOTHING;
     gpusync__lock(&D);
     W[i].result = result;
-    gpusync__over(&W[i], 1, &after);
+    gpusync__end_work(&W[i], 1, &after);
     gpusync__finish(&D, &after);
 }
 
@@ -175,7 +175,7 @@ THREAD(b)
 {
     bool failed;
     if (gpusync__is_over(&W[0], &failed))
-        gpusync__found_over(&W[0], failed);
+        gpusync__found_ended(&W[0], failed);
 }
 THREAD(c)
 {
@@ -414,7 +414,7 @@ THREAD(b)
     gpusync__unlock(&D);
     if (in_use)
         return;
-    gpusync__outlast(&D, NULL, &D.running, 0, GPUSYNC_FOREVER);
+    gpusync__outlast(&D, NULL, &D.calling, 0, GPUSYNC_FOREVER);
     assert(data == 1);
 }
 static void destroyed(void *user)
@@ -482,7 +482,7 @@ static void before(void)
         calls[i]->fn = called;
         calls[i]->destroyed = NULL;
         calls[i]->lost = NULL;
-        calls[i]->ends = false;
+        calls[i]->built_in = false;
     }
     Q.object.owed = CALLS;
     post((void *)1);
