@@ -374,7 +374,7 @@ static void before(void)
     }
     Q.held.count = 2;
 }
-#define AFTER assert(Q.held.ready.next == &Q.held.ready && !Q.held.issue.listed)
+#define AFTER assert(Q.held.stirred.next == &Q.held.stirred && !Q.held.issue.listed)
 
 #elif defined(ROW_job)
 /* Two threads change what a job is about, and have it run: it sees both changes, though it may run once, and it is
@@ -427,7 +427,7 @@ static void before(void)
     gpusync__after after = GPUSYNC__NOTHING;
     D.alive = 1;
     Q.object.gone.object = &Q.object;
-    Q.object.gone.ends = true;
+    Q.object.gone.built_in = true;
     Q.object.gone.destroyed = destroyed;
     gpusync__append(&D, &Q.object.gone, &after);
 }
