@@ -1364,3 +1364,16 @@ on_all_kinds_with(test_S6_a_chain_of_700_goes_and_fails_with_its_first_link, .re
         }
     }
 }
+
+/* What other code signals while our own signal is not reached is read before held work goes. */
+on_stage_with(test_R18_held_work_that_other_code_has_overtaken_does_not_go, .queues = 2, .timelines = 1,
+              .timeline = {.signalled_by_others = true})
+{
+    SUBMIT(s->q[0], BUFFERS(new_buffer(s->q[0])), SIGNALS(at(s->t[0], 5)));
+    gpusync_ticket overtaken = SUBMIT(s->q[1], SIGNALS(at(s->t[0], 6)));
+    metal_event_signal(gpusync_timeline_metal(s->t[0], NULL), 7);
+    assert_int_equal(value_of(s->t[0]), 4);
+    finish_all(s);
+    assert_int_equal(value_of(s->t[0]), 7);
+    assert_result(gpusync_poll(s->q[1], overtaken, NULL), GPUSYNC_ERROR_NOT_RISING);
+}
