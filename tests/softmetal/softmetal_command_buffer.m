@@ -413,7 +413,7 @@ void sm_finish(SoftMetalCommandBuffer *buffer)
     sm_timing(&timing);
     __atomic_store_n(&buffer->worked, 1, __ATOMIC_RELEASE);
     sm_end_uses(buffer);
-    for (SoftMetalDrawable *drawable in buffer->presents) [drawable present];
+    for (NSUInteger i = 0; i < [buffer->presents count]; i++) [[buffer->presents objectAtIndex:i] present];
     pthread_mutex_lock(&engine->lock);
     buffer->error = new_error(buffer);
     buffer->outcome = nil;

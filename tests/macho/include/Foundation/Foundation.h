@@ -28,6 +28,7 @@ extern NSString *const NSLocalizedDescriptionKey, *const NSUnderlyingErrorKey;
 - (instancetype)initWithObjects:(const id *)objects count:(NSUInteger)count;
 - (NSUInteger)count;
 - (BOOL)containsObject:(id)object;
+- (id)objectAtIndex:(NSUInteger)index;
 @end
 
 @interface NSMutableArray : NSArray
