@@ -1686,6 +1686,7 @@ typedef struct gpusync__job {
     bool listed; /* cleared before it runs: what changes from then on has it run once more. Atomic */
     void (*run)(struct gpusync__job *job, gpusync__after *after);
 } gpusync__job;
+typedef void (*gpusync__run)(gpusync__job *job, gpusync__after *after);
 
 /* What a thread does when it has unlocked the device. */
 struct gpusync__after {
@@ -1745,7 +1746,7 @@ static inline void gpusync__rise(gpusync__node *ring, uint64_t number, gpusync__
 }
 
 /* Lists a job, which the thread runs when it has unlocked. False: a thread has listed it already. */
-static bool gpusync__later(gpusync__after *after, gpusync__job *job, void (*run)(gpusync__job *, gpusync__after *))
+static bool gpusync__later(gpusync__after *after, gpusync__job *job, gpusync__run run)
 {
     if (GPUSYNC__LOAD_SEQ(&job->listed))
         return false;
@@ -2327,7 +2328,7 @@ static __attribute__((__noinline__)) void gpusync__work_off(gpusync_device *dev,
         if (after->woken) {
             gpusync__unpark_one(dev, after);
         } else if (job) {
-            void (*run)(gpusync__job *, gpusync__after *) = job->run;
+            gpusync__run run = job->run;
             after->jobs = job->next;
             GPUSYNC__STORE_SEQ(&job->listed, false); /* the last access before it runs: another thread may list it */
             run(job, after);
@@ -2955,7 +2956,7 @@ struct gpusync_queue {
         uint32_t count;        /* UNORDERED work, too */
         gpusync__node stirred; /* the ring of UNORDERED work that is to be judged */
         gpusync__job issue;    /* sends it, by the next. NULL: none was ever held */
-        void (*send)(gpusync__job *job, gpusync__after *after);
+        gpusync__run send;
         bool missed; /* a thread had work to send, and found the order lock taken: its holder looks once more after its
                         unlock. Atomic */
     } held;

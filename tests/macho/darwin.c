@@ -366,6 +366,10 @@ static int darwin_thread_join(pthread_t thread, void **result)
 {
     return darwin_errno_of(pthread_join(thread, result));
 }
+static int darwin_thread_detach(pthread_t thread)
+{
+    return darwin_errno_of(pthread_detach(thread));
+}
 
 /* ------------------------------------------------------------------------------------ thread-local variables */
 
@@ -446,6 +450,7 @@ static const struct { const char *name; void *address; } names[] = {
     OURS(pthread_cond_timedwait_relative_np, darwin_cond_timedwait_relative_np),
     OURS(pthread_cond_signal, darwin_cond_signal), OURS(pthread_cond_broadcast, darwin_cond_broadcast),
     OURS(pthread_create, darwin_thread_create), OURS(pthread_join, darwin_thread_join),
+    OURS(pthread_detach, darwin_thread_detach),
     OURS(pthread_attr_init, darwin_attr_init), OURS(pthread_attr_destroy, darwin_attr_destroy),
     OURS(pthread_attr_setdetachstate, darwin_attr_setdetachstate), OURS(pthread_key_create, darwin_key_create),
     OURS(pthread_setspecific, darwin_setspecific), OURS(pthread_getspecific, darwin_getspecific),
