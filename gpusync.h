@@ -3751,8 +3751,10 @@ static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusyn
     if (!w->unordered && !w->by_look && info->ticket == w->node.number)
         gpusync__set_times(w, info);
     gpusync__forget(w);
-    gpusync__rise(w->unordered ? &q->loose.waiting : &q->object.waiting, w->node.number,
-                  after); /* waits for handlers */
+    if (w->unordered) /* waits for handlers; work in front of it may not have settled */
+        gpusync__rouse_all(&q->loose.waiting, false, after);
+    else
+        gpusync__rise(&q->object.waiting, w->node.number, after);
 }
 
 /* What Metal reads of a block, by the Clang Block ABI. */

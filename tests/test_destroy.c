@@ -134,6 +134,26 @@ on_stage_with(test_R30_destroy_waits_for_unordered_work_and_for_markers, .queues
     }
 }
 
+/* The handler of UNORDERED work comes late, and work before it runs still: the end of the queue waits for that. */
+on_stage_with(test_R20_R30_a_later_destroy_waits_for_unordered_work_in_front_of_a_late_handler, .device = alone)
+{
+    void *buffers[2];
+    note gone = {0};
+    for (unsigned i = 0; i < 2; i++) {
+        buffers[i] = new_buffer(s->q[0]);
+        SUBMIT(s->q[0], BUFFERS(buffers[i]), .flags = GPUSYNC_SUBMIT_UNORDERED);
+    }
+    softmetal_complete(buffers[1]);
+    assert_result(gpusync_poll(s->q[0], GPUSYNC_EVERYTHING, NULL), GPUSYNC_NOT_READY);
+    assert_ok(gpusync_queue_destroy_later(taken(s, 0), remember_destroyed, &gone));
+    softmetal_finish(buffers[1]);
+    run_callbacks(s);
+    assert_int_equal(GET(&gone.calls), 0);
+    softmetal_finish(buffers[0]);
+    run_callbacks(s);
+    assert_int_equal(GET(&gone.calls), 1);
+}
+
 /* The handler is late, or lost: the status tells. */
 on_stage_with(test_R20_destroy_looks, .queues = 2, .device = alone)
 {
