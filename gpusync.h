@@ -4331,7 +4331,7 @@ static gpusync_result gpusync__enter(gpusync_queue *q, gpusync__work *w, void *b
         gpusync__send_work(dev, w);
     gpusync__mutex_unlock(&q->order);
     bool missed = GPUSYNC__LOAD_SEQ(&q->held.missed);
-    if (enters && tracer && now) {
+    if (enters && tracer) {
         tracer->work(GPUSYNC_TRACE_COMMIT, w, now);
         if (state == GPUSYNC__SENT)
             tracer->work(GPUSYNC_TRACE_SENT, w, now);
