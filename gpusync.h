@@ -1144,8 +1144,8 @@ GPUSYNC_API uint32_t gpusync_version(void);
      gpusync__completed    where a thread waits: end, unpark, times; in any       else a wait is late, or misses the
                            case: times, count `unheard` down                      times
      gpusync__reach        event to be written, waits fired                       else work is sent before its event
-     gpusync__withdraw     event to be read, held work stirred                    else held work goes that other code has
-                                                                                  overtaken
+     gpusync__withdraw     event to be read, held work stirred                    else held work goes that other
+                                                                                  code has overtaken
      gpusync__arm          list, ask Metal, read the event                        else a value comes in between
      gpusync__answer       `asked` cleared, callbacks                             else what becomes due is not asked for
      gpusync__await        `waits` counted, look                                  else an end comes late
