@@ -1073,8 +1073,9 @@ GPUSYNC_API uint32_t gpusync_version(void);
                       is to settle [gpusync__settle_all], signals of Metal 4 [gpusync__signalled]
      job.run          what a thread does after its unlock
      object.kind      how a number stands, how one looks, what a destroy and the last reference do
-     goal.stands      the same for a wait
-     work.gate        accept, judge, sent, encode, outcome, failed, settled, free. NULL: a plain commit asks nothing
+     goal.aim         how what a wait waits for stands
+     work.accept      whether its timelines take the signals. NULL, as the next: a plain commit asks nothing
+     work.gate        judge, sent, encode, outcome, failed, settled, free
      queue.port       what Metal 4 does in its own way
      device.tracer, device.run_due    the trace; callbacks
 
@@ -1662,8 +1663,8 @@ static void gpusync__make_plain(char *text)
 
 /* ------------------------------------------------------------------------------ >>numbers --
    Layer 1. Numbers that rise, and nodes that wait for them: a node stands on a ring, by its number. Nothing here knows
-   Metal or a queue. From here on a function is called under the device's
-   lock, unless it takes the lock itself, or a line says otherwise. */
+   Metal or a queue. From here on the caller of a function holds the device's lock, unless the function takes it, or a
+   line says otherwise. */
 
 typedef struct gpusync__after gpusync__after;
 struct gpusync__goal;
@@ -1681,12 +1682,13 @@ typedef struct gpusync__node {
 } gpusync__node;
 
 /* What a thread does after its unlock: a part of the object that it is about. */
-typedef struct gpusync__job {
-    struct gpusync__job *next;
-    bool listed; /* cleared before it runs: what changes from then on has it run once more. Atomic */
-    void (*run)(struct gpusync__job *job, gpusync__after *after);
-} gpusync__job;
+typedef struct gpusync__job gpusync__job;
 typedef void (*gpusync__run)(gpusync__job *job, gpusync__after *after);
+struct gpusync__job {
+    gpusync__job *next;
+    bool listed; /* cleared before `run` is called: a change from then on lists the job once more. Atomic */
+    gpusync__run run;
+};
 
 /* What a thread does when it has unlocked the device. */
 struct gpusync__after {
@@ -1736,7 +1738,7 @@ static void gpusync__unlist(gpusync__node *n)
     n->next = NULL;
 }
 
-/* Fires all of a ring that waits for numbers up to this one. */
+/* Fires the nodes of a ring whose numbers are not above this one. A node may list itself anew, above this number. */
 static inline void gpusync__rise(gpusync__node *ring, uint64_t number, gpusync__after *after)
 {
     for (gpusync__node *n; (n = ring->next) != ring && n->number <= number;) {
@@ -1798,8 +1800,8 @@ typedef struct gpusync__kind {
     gpusync__node *(*ring)(struct gpusync__goal *goal);
     void (*tend)(struct gpusync__object *t, gpusync__after *after); /* something waits for it now. NULL: nothing */
     void (*shut)(struct gpusync__object *t, gpusync__after *after); /* a destroy begins */
-    void (*leave)(struct gpusync__object *t);                       /* the last reference is gone. NULL: nothing */
-    void (*free)(struct gpusync__object *t);                        /* the same, without the lock: but its own memory */
+    void (*leave)(struct gpusync__object *t); /* the last reference is gone; under the lock. NULL: nothing to do */
+    void (*free)(struct gpusync__object *t);  /* frees all but its own memory, without the lock */
 } gpusync__kind;
 
 /* What rises: the tickets of a queue, the values of a timeline, the number of items that a warm-up has made.
@@ -1884,7 +1886,7 @@ struct gpusync_device {
     gpusync__job call, watch;        /* has callbacks run; has the dispatch queue look while callbacks are to come */
     gpusync__job loses;              /* logs the loss */
     gpusync__callback on_lost, gone; /* of the loss; of a destroy_later. node.fire NULL: none */
-    /* Runs callbacks of a object that are due, and returns how many. NULL: none was ever owed. */
+    /* Runs callbacks of an object that are due, and returns how many. NULL: none was ever owed. */
     size_t (*run_due)(gpusync_device *dev, const gpusync__object *t, size_t max);
 };
 
@@ -1951,7 +1953,7 @@ static bool gpusync__revive(uint32_t *refs)
     return n != 0;
 }
 
-/* The last reference of a object is gone. */
+/* The last reference of an object is gone. */
 GPUSYNC__APART void gpusync__object_free(gpusync__object *t)
 {
     gpusync_device *dev = t->device;
@@ -2023,7 +2025,7 @@ static void gpusync__alarm(gpusync__object *t, uint32_t reason)
     GPUSYNC__STORE(&t->alert, t->alert | reason);
 }
 
-/* How a ticket or a value stands. BADLY: `error`, if there is one, gets the failure. */
+/* How a number of the object stands. BADLY: `error`, if there is one, gets the failure. */
 static inline int gpusync__stands(const gpusync__object *t, uint64_t number, gpusync_error *error)
 {
     return t->kind->stands(t, number, error);
@@ -2049,7 +2051,8 @@ static void gpusync__look_everywhere(gpusync_device *dev)
 
 #define GPUSYNC__SLICE_NS 50000000u /* from one look at the whole device to the next, at first */
 
-/* The same for a thread that asks again and again: once in the time of a slice. Whether it was time. */
+/* Looks at the whole device for a thread that asks again and again: once in the time of a slice. False: a look was made
+   within that time. */
 GPUSYNC__APART bool gpusync__look_around(gpusync_device *dev)
 {
     uint64_t now = gpusync_now_ns(), last = __atomic_load_n(&dev->looked_ns, __ATOMIC_RELAXED);
@@ -2070,7 +2073,7 @@ static bool gpusync__lost_long(const gpusync_device *dev)
 
 /* -- threads in calls of the program's, and its log */
 
-/* The thread is about to run something for a object, and its destroy waits for that. Under the lock, as the next. */
+/* The thread is about to run a callback or an item for an object, whose destroy waits for that; or (NULL) the log. */
 static void gpusync__caller_add(gpusync_device *dev, const gpusync__object *t, uint64_t number, gpusync__caller *self,
                                 bool in_turn, uint64_t now)
 {
@@ -2093,7 +2096,7 @@ static bool gpusync__runs(const gpusync__object *t)
     return c != NULL;
 }
 
-/* It has run it. */
+/* The thread has run what it was about to run. */
 static void gpusync__caller_remove(gpusync_device *dev, gpusync__object *t, const gpusync__caller *self,
                                    gpusync__after *after)
 {
@@ -2102,9 +2105,8 @@ static void gpusync__caller_remove(gpusync_device *dev, gpusync__object *t, cons
         at = &(*at)->next;
     *at = self->next;
     GPUSYNC__STORE(&dev->calling, dev->calling - 1);
-    if (!t)
-        return;
-    gpusync__rise(&t->waiting, 0, after); /* a destroy */
+    if (t)
+        gpusync__rise(&t->waiting, 0, after); /* a destroy */
 }
 
 /* Whether this thread is in a callback of the device. In the function of a warm-up it is, for calls on warm-ups and on
@@ -2144,7 +2146,7 @@ static __attribute__((__format__(__printf__, 3, 4))) void gpusync__log(gpusync_d
     gpusync__unlock(dev);
 }
 
-/* The name of a object, in the texts for people. */
+/* The name of an object, in the texts for people. */
 static const char *gpusync__name(const gpusync__object *t, char name[96])
 {
     if (t->label[0])
@@ -2563,8 +2565,9 @@ static void gpusync__enlist(const gpusync__wait *wait, gpusync__sleeper *s, gpus
     }
 }
 
-/* Checks whether the wait is over, and lists the sleeper if not, in one hold: else a waker could come in between. One
-   that a thread is about to unpark is not listed: it comes here again. A single goal keeps its place in the ring. */
+/* Checks whether the wait is over, and lists the sleeper if not, in one hold: else a waker could come in between. A
+   sleeper that a waker is about to unpark is not listed: it comes here again. A single goal keeps its place in the
+   ring. */
 static bool gpusync__prepare(gpusync__wait *wait, gpusync__sleeper *s, bool last)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -2756,7 +2759,7 @@ static gpusync_result gpusync__await(gpusync__wait *wait, uint64_t timeout_ns, c
     return result;
 }
 
-/* A wait of the library's own for one thing of a object, to which the caller has a reference. */
+/* A wait of the library's own for one thing of an object, to which the caller has a reference. */
 static gpusync_result gpusync__await_goal(gpusync__goal *goal, uint64_t timeout_ns)
 {
     bool patient = timeout_ns == GPUSYNC_FOREVER;
@@ -2824,8 +2827,8 @@ static gpusync_result gpusync__close(gpusync__object *t, bool (*ends)(gpusync__o
 
 /* A wait or a signal of work. */
 typedef struct gpusync__link {
-    gpusync__node node; /* first: of a wait that is not over, on its object; of a signal, on its timeline, with
-                                   a reference to the work */
+    gpusync__node node; /* first: of a wait that is not over, on its object; of a signal, on its timeline, with a
+                           reference to the work */
     struct gpusync__work *work;
     struct gpusync__link *next; /* of the work */
     gpusync__object *object;    /* with a reference */
@@ -2955,8 +2958,8 @@ struct gpusync_queue {
         gpusync__work *first;  /* of those with a ticket */
         uint32_t count;        /* UNORDERED work, too */
         gpusync__node stirred; /* the ring of UNORDERED work that is to be judged */
-        gpusync__job issue;    /* sends it, by the next. NULL: none was ever held */
-        gpusync__run send;
+        gpusync__job issue;    /* judges held work, and sends what may go */
+        gpusync__run send;     /* the function of that job; NULL: no work was ever held */
         bool missed; /* a thread had work to send, and found the order lock taken: its holder looks once more after its
                         unlock. Atomic */
     } held;
@@ -3007,6 +3010,7 @@ static gpusync_queue *gpusync__as_queue(const gpusync__object *t)
     return t->kind == &gpusync__queues ? gpusync__queue_of(t) : NULL;
 }
 
+/* The work of a node; NULL: the node is the head of its ring. */
 static gpusync__work *gpusync__work_at(const gpusync__node *ring, const gpusync__node *n)
 {
     return n == ring ? NULL : (gpusync__work *)(uintptr_t)n;
@@ -3045,7 +3049,7 @@ static uint64_t gpusync__unsettled(const gpusync_queue *q)
     return q->object.head.committed + q->object.head.submitted - q->pace.stats.completions;
 }
 
-/* UNORDERED work has none. */
+/* The ticket of work; of UNORDERED work there is none. */
 static gpusync_ticket gpusync__ticket_of(const gpusync__work *w)
 {
     return w->unordered ? GPUSYNC_NO_TICKET : (gpusync_ticket)w->node.number;
@@ -3716,7 +3720,8 @@ static inline void gpusync__end_work(gpusync__work *w, uint64_t now, gpusync__af
     gpusync__end(w, now, after);
     if (!w->unordered && gpusync__first(q) != w)
         return;
-    gpusync__settle(q, w, after);
+    if (!gpusync__settle(q, w, after))
+        return;
     w = gpusync__first(q);
     if (w && w->state == GPUSYNC__ENDED)
         gpusync__settle_all(&q->moved, after);
@@ -3739,7 +3744,7 @@ GPUSYNC__APART void gpusync__end_early(gpusync__work *w, uint64_t now)
     gpusync__finish(dev, &after);
 }
 
-/* A handler of the work is over, and has noted the times. */
+/* The handler has noted the times, and is over. */
 static inline void gpusync__count_handler(gpusync__work *w, uint64_t now, gpusync__after *after)
 {
     gpusync_queue *q = w->queue;
@@ -4672,20 +4677,17 @@ GPUSYNC_API gpusync_result gpusync_wait_many(const gpusync_point *points, size_t
 GPUSYNC_API gpusync_result gpusync_device_wait(gpusync_device *dev, uint64_t timeout_ns,
                                                const gpusync_wait_options *options)
 {
-    gpusync__goal few[GPUSYNC__MANY], *goals = NULL;
-    gpusync_result result = GPUSYNC_ERROR_INVALID_ARGUMENT;
-    if (dev) {
-        gpusync__lock(dev);
-        size_t count = dev->alive;
-        gpusync__unlock(dev);
-        goals = gpusync__many_goals(few, count);
-        result = GPUSYNC_ERROR_OUT_OF_MEMORY;
-        count = goals ? gpusync__goals_of_device(dev, options && options->handlers, goals, count) : 0;
-        if (goals)
-            result = gpusync__wait_goals(dev, goals, count, GPUSYNC_WAIT_ALL, true, timeout_ns, options, NULL);
-    }
+    gpusync_error *error = options ? options->error : NULL;
+    if (!dev)
+        return gpusync__explain(error, GPUSYNC_ERROR_INVALID_ARGUMENT);
+    gpusync__lock(dev);
+    size_t count = dev->alive;
+    gpusync__unlock(dev);
+    gpusync__goal few[GPUSYNC__MANY], *goals = gpusync__many_goals(few, count);
     if (!goals)
-        gpusync__explain(options ? options->error : NULL, result);
+        return gpusync__explain(error, GPUSYNC_ERROR_OUT_OF_MEMORY);
+    count = gpusync__goals_of_device(dev, options && options->handlers, goals, count);
+    gpusync_result result = gpusync__wait_goals(dev, goals, count, GPUSYNC_WAIT_ALL, true, timeout_ns, options, NULL);
     if (goals != few)
         GPUSYNC_FREE(goals);
     return result;
@@ -5101,7 +5103,7 @@ static gpusync__callback *gpusync__next_due(gpusync_device *dev, const gpusync__
     return c;
 }
 
-/* What follows a callback: a destroy may wait for it. */
+/* A callback has returned: a destroy may wait for that. */
 static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpusync__caller *self)
 {
     gpusync__object *t = c->object;
@@ -5109,8 +5111,8 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
     gpusync__lock(dev);
     if (t && !c->built_in)
         t->owed--;
-    if (t && gpusync__as_queue(t) && !c->built_in)
-        gpusync__drop_all_open(gpusync__as_queue(t), &after);
+    if (t && gpusync__as_queue(t))
+        gpusync__drop_all_open(gpusync__queue_of(t), &after);
     gpusync__caller_remove(dev, c->built_in ? NULL : t, self, &after);
     gpusync__finish(dev, &after);
     if (!c->built_in) /* else it is a field of the object, which may go next */
@@ -5123,7 +5125,7 @@ static void gpusync__called(gpusync_device *dev, gpusync__callback *c, const gpu
 
 static void gpusync__ask_for_calls(gpusync_device *dev);
 
-/* Runs at most `max` of the callbacks of a object, or of any (NULL), that are due now. Returns how many ran. */
+/* Runs at most `max` of the callbacks of an object, or of any (NULL), that are due now. Returns how many ran. */
 static size_t gpusync__run_due(gpusync_device *dev, const gpusync__object *t, size_t max)
 {
     gpusync__caller self;
@@ -5536,7 +5538,7 @@ static gpusync_timeline *gpusync__as_timeline(const gpusync__object *t)
     return t->kind == &gpusync__timelines ? gpusync__timeline_of(t) : NULL;
 }
 
-/* The link of a node, or the work; NULL: the node is the head of its ring. */
+/* The link of a node; NULL: the node is the head of its ring. */
 static gpusync__link *gpusync__link_at(const gpusync__node *ring, const gpusync__node *n)
 {
     return n == ring ? NULL : (gpusync__link *)(uintptr_t)n;
@@ -6468,7 +6470,7 @@ static gpusync_result gpusync__accept_links(gpusync__work *w, gpusync__after *af
     return GPUSYNC_OK;
 }
 
-/* The same of a submission, and its command buffers. */
+/* Enters the links and the command buffers of a submission, if its timelines and its queue take them. */
 static gpusync_result gpusync__accept_submission(gpusync__work *w, gpusync__after *after)
 {
     gpusync_result result = gpusync__check_parts(w);
@@ -6827,7 +6829,7 @@ static gpusync_queue *gpusync__blocks_of(gpusync_device *dev)
     return q;
 }
 
-/* A block has been called that stands for a signal, or is dropped. */
+/* Other code has called the block that stands for a signal, or has dropped it. */
 static void gpusync__raise(const void *block, bool dropped)
 {
     gpusync__after after = GPUSYNC__NOTHING;
@@ -6941,7 +6943,7 @@ static void *gpusync__new_queue4(const gpusync_device *dev, const char *label)
     return queue;
 }
 
-/* The same of Metal 4, and the timeline of its signals. */
+/* Makes or retains a queue of Metal 4, and makes the timeline of its signals. Needs a pool. */
 static gpusync_result gpusync__metal4_queue(gpusync_queue *q, gpusync_device *dev, const gpusync_queue_desc *desc)
 {
     static const gpusync_timeline_desc own = {0, NULL, NULL, true, false};
@@ -7371,7 +7373,7 @@ typedef struct gpusync__report {
     char *text; /* the program's, or NULL */
     size_t size, length;
     uint64_t now;
-    char name[96]; /* of a object */
+    char name[96]; /* of an object */
 } gpusync__report;
 
 /* Writes a piece. A format that begins with a newline begins a line. Newlines of labels become blanks. */

@@ -14,7 +14,7 @@
 #             test_atomics_* and tests/model run them, and are no part of this
 #   gpusync__many_goals, gpusync_submit   sizes near SIZE_MAX
 #   the plain symbols at the end of the implementation   tests/compile/bindings.c calls them, in a build of its own
-#   gpusync__read_encoder, __take_queue   objects of Metal's that lack what all known ones have
+#   gpusync__read_encoder, __use_queue   objects of Metal's that lack what all known ones have
 #   others    the second half of a condition that an invariant keeps from being decisive, as a text of the report that
 #             needs two states at once
 #

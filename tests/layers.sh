@@ -5,12 +5,12 @@
 #
 # compile: what is above the cut is gone, so a function that names one of a higher layer does not compile. gcc and clang,
 #          C and C++. Public calls of higher layers are declared by the front, and not defined: a use is an error, too.
-# core:    test programs are linked with the core alone. A test that calls what is above it is skipped; each program has
-#          to have as many that pass as its row below says.
+# core:    test programs are built with the core alone. A test that calls what is above it is counted apart; no other may
+#          fail, and each program has to have as many that pass as its row below says.
 # link:    what a program links that makes a command buffer, commits it, and waits: bytes, against the limit.
-# LDLIBS, as `make softmetal` prints it, is what links with softmetal, and BUILD is where the test programs were built:
-#   make test && eval "$(make -s softmetal)" && tests/layers.sh
-# Others: OUT, GCC GXX CLANG CLANGXX, LINK_LIMIT. Ends with one line "N passed, N failed".
+# LDLIBS, as `make softmetal` prints it, is what links with softmetal:
+#   eval "$(make -s softmetal)" && tests/layers.sh
+# Others: BUILD, OUT (where the results go), GCC GXX CLANG CLANGXX, LINK_LIMIT. Ends with one line "N passed, N failed".
 
 set -u
 [ "$(uname -s)" = Linux ] || { echo "$0: Linux only" >&2; exit 1; }
@@ -37,7 +37,7 @@ result() { # NAME, and the status before
 
 cut_behind() { # LAYER: the header without what is above it
     awk -v above="   Layer $(($1 + 1))\\\\." '
-        /^#else \/\* GPUSYNC_OBJC \*\/$/ { open = "" ; skip = 0; print "#ifdef __cplusplus\n}\n#endif"; tail = 1 }
+        /^#else \/\* GPUSYNC_OBJC \*\/$/ { skip = 0; print "#ifdef __cplusplus\n}\n#endif"; tail = 1 }
         tail { print; next }
         skip { next }
         /^\/\* -+ >>[a-z0-9]+ --$/ { held = $0; next }
@@ -65,7 +65,7 @@ case " $parts " in *' compile '*)
             read -r -a command <<<"$compiler"
             "${command[@]}" "${flags[@]}" "$out/$layer/gpusync.h" >"$out/log" 2>&1
             result "layers 0 to $layer: $compiler"
-                # A function of gpusync's that is not defined, but for the plain symbols at the end of the header
+            # A function of gpusync's that is not defined, but for the plain symbols at the end of the header
             ! nm "$out/object.o" 2>&1 | grep -E ' U .*gpusync' | grep -vE '_create_[0-9_]+$' >"$out/log"
             result "layers 0 to $layer name something above: $compiler"
         done

@@ -163,24 +163,24 @@ fault "abandon does not take the order lock" 's/(\n    gpusync__mutex_(un)?lock\
 fault "new work is not refused" 's/alert < GPUSYNC__STUCK \? GPUSYNC_OK : gpusync__refusal\(alert, marker\)/GPUSYNC_OK/'
 
 split='gpusync__unlock(DEV); gpusync__lock(DEV);'
-row taken
+row wakers
 fault "woken is cleared before next is read" "$(delay gpusync__unpark_one 'after->woken = s->next;' \
     'GPUSYNC__STORE_SEQ\(&s->woken, false\);')"
-fault "taken goes down before the unpark" "$(delay gpusync__unpark_one 'dev->hooks.unpark\([^;]*;' \
+fault "wakers goes down before the unpark" "$(delay gpusync__unpark_one 'dev->hooks.unpark\([^;]*;' \
     'GPUSYNC__SUB\(&s->wakers, 1\);')"
 fault "woken is cleared relaxed" "$(relax gpusync__unpark_one 'GPUSYNC__STORE_SEQ\(&s->woken, false\)')"
 fault "woken is loaded relaxed" "$(relax gpusync__prepare 'GPUSYNC__LOAD_SEQ\(&s->woken\)')"
-fault "taken goes down relaxed" "$(relax gpusync__unpark_one 'GPUSYNC__SUB\(&s->wakers, 1\)')"
-fault "taken is loaded relaxed" "$(relax gpusync__outlast 'GPUSYNC__LOAD_SEQ\(count\)')"
+fault "wakers goes down relaxed" "$(relax gpusync__unpark_one 'GPUSYNC__SUB\(&s->wakers, 1\)')"
+fault "wakers is loaded relaxed" "$(relax gpusync__outlast 'GPUSYNC__LOAD_SEQ\(count\)')"
 unasked='s/ && !GPUSYNC__LOAD_SEQ\(&s->woken\)//'
 fault "prepare does not ask for woken" "$unasked"
-fault "no thread adds to taken" 's/GPUSYNC__ADD\(&s->wakers, 1\);//; s/GPUSYNC__SUB\(&s->wakers, 1\);//'
+fault "no thread adds to wakers" 's/GPUSYNC__ADD\(&s->wakers, 1\);//; s/GPUSYNC__SUB\(&s->wakers, 1\);//'
 fault "check and list in two holds" \
     "s/bool over = gpusync__check\(wait\);(?=\n    bool stays)/$& $split/;s/\bDEV\b/wait->device/g"
-fault "taken is loaded relaxed at the end" "$(relax gpusync__sleeper_end 'GPUSYNC__LOAD_SEQ\(&s->wakers\)')"
+fault "wakers is loaded relaxed at the end" "$(relax gpusync__sleeper_end 'GPUSYNC__LOAD_SEQ\(&s->wakers\)')"
 fault "the sleeper does not outlast its wakers" 's/gpusync__outlast\(dev, s, &s->wakers, 0, GPUSYNC_FOREVER\);/;/'
 
-row taken -DCLOSE
+row wakers -DCLOSE
 fault "CLOSED comes after the sleepers, in a hold of its own" "$(delay gpusync__shut \
     'gpusync__alarm\(t, GPUSYNC__CLOSED\);' 't->kind->shut\([^;]*;'
     ); s/gpusync__alarm\(t, GPUSYNC__CLOSED\);/$split $&/; s/\bDEV\b/t->device/g"
@@ -220,9 +220,9 @@ fault "no thread asks whether it is listed" \
     's/if \(GPUSYNC__LOAD_SEQ\(&job->listed\)\)\n *return false;//; s/GPUSYNC__STORE_SEQ\(&job->listed, false\);//; s/job->listed = true;//'
 
 row busy
-fault "running goes down relaxed" "$(relax gpusync__caller_remove 'GPUSYNC__STORE\(&dev->calling, dev->calling - 1\)')"
-fault "running is loaded relaxed" "$(relax gpusync__outlast 'GPUSYNC__LOAD_SEQ\(count\)')"
-fault "running goes up after the object has gone, in a hold of its own" \
+fault "calling goes down relaxed" "$(relax gpusync__caller_remove 'GPUSYNC__STORE\(&dev->calling, dev->calling - 1\)')"
+fault "calling is loaded relaxed" "$(relax gpusync__outlast 'GPUSYNC__LOAD_SEQ\(count\)')"
+fault "calling goes up after the object has gone, in a hold of its own" \
     "$(delay gpusync__next_due 'gpusync__caller_add\([^;]*;' 'object_gone[^;]*;\n *\}\n *gpusync__unlock\(dev\);'
     ); s/(?<=gpusync__unlock\(dev\);)(gpusync__caller_add\([^;]*;)/gpusync__lock(dev); \$1 gpusync__unlock(dev);/"
 

@@ -299,7 +299,7 @@ THREAD(b)
 }
 #define BEFORE have(0, false)
 
-#elif defined(ROW_taken)
+#elif defined(ROW_wakers)
 /* A thread waits for both timelines, which two others signal, or one of them closes: no wake-up is lost, and no waker
    touches the frame after its end. */
 THREAD(a)
@@ -554,7 +554,7 @@ int main(void)
 #endif
     pthread_create(&threads[0], NULL, a, NULL);
     pthread_create(&threads[1], NULL, b, NULL);
-#if defined(ROW_completed) || defined(ROW_stuck) || defined(ROW_taken) || defined(JOIN_C)
+#if defined(ROW_completed) || defined(ROW_stuck) || defined(ROW_wakers) || defined(JOIN_C)
     pthread_create(&threads[2], NULL, c, NULL);
 #endif
     pthread_join(threads[0], NULL);
