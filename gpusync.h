@@ -4360,9 +4360,6 @@ GPUSYNC_API gpusync_result gpusync_commit(gpusync_queue *queue, void *command_bu
         return GPUSYNC_ERROR_INVALID_ARGUMENT;
     if (queue->port)
         return queue->port->commit(queue, command_buffer, ticket);
-    gpusync_result refused = gpusync__refuses(queue, false); /* a closed queue may have released the buffer */
-    if (refused != GPUSYNC_OK)
-        return refused;
     if (!gpusync__fits(queue, command_buffer))
         return GPUSYNC_ERROR_UNSUPPORTED;
     gpusync_result status = gpusync__check_status(command_buffer);

@@ -99,9 +99,9 @@ row() { # TITLE SCENARIO LIMIT
 echo "instructions for a call, $($cc --version | head -n 1) -O2, $(uname -m)"
 printf '%-36s %10s %10s %10s %10s %12s\n' "" "by hand" "${OLD:+OLD}" "gpusync.h" limit allocations
 row "commit" commit 292
-row "commit of a foreign buffer" commit_foreign 490
-row "commit, Metal 4" commit4 648
-row "submit of 8 command buffers, Metal 4" submit4 1012
+row "commit of a foreign buffer" commit_foreign 480
+row "commit, Metal 4" commit4 643
+row "submit of 8 command buffers, Metal 4" submit4 1006
 row "handler without a waiter" handler 408
 row "poll of work that runs" poll 214
 row "wait for a ticket that has ended" wait_ticket 18
