@@ -213,7 +213,7 @@ clear='GPUSYNC__STORE_SEQ\(&job->listed, false\);'
 fault "listed is cleared after the run" "$(delay gpusync__work_off "$clear" 'run\(job, after\);')"
 fault "listed is cleared before next is read" "$(delay gpusync__work_off 'after->jobs = job->next;' "$clear")"
 fault "listed is cleared before the function is read" "$(delay gpusync__work_off \
-    'void \(\*run\)\(gpusync__job \*, gpusync__after \*\) = job->run;' "$clear")"
+    'gpusync__run run = job->run;' "$clear")"
 fault "listed is cleared relaxed" "$(relax gpusync__work_off 'GPUSYNC__STORE_SEQ\(&job->listed, false\)')"
 fault "listed is loaded relaxed" "$(relax gpusync__later 'GPUSYNC__LOAD_SEQ\(&job->listed\)')"
 fault "no thread asks whether it is listed" \
